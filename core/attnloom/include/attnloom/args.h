@@ -1,0 +1,93 @@
+// What a compiled kernel is called with. Plain data, mirrored by ctypes in attnloom/abi.py.
+#pragma once
+#include <cstdint>
+
+namespace attnloom {
+
+constexpr int32_t kArgsAbi = 1;
+constexpr int kMaxLevels = 4;
+
+enum DType : int32_t { kF32 = 0, kF16 = 1, kBF16 = 2, kE4M3 = 3, kE5M2 = 4 };
+
+struct LevelView {
+  const int32_t* row_indptr;
+  const int32_t* row_tokens;  // null: contiguous
+  const int32_t* kv_len;
+  const int32_t* kv_start;
+  const int32_t* kv_offset;
+  const int64_t* page_begin;
+  const void* indices;
+  int64_t indices_head_stride;  // elements between the index lists of two kv heads; 0: one list for all
+  const int32_t* block_pos;     // null: positions are consecutive
+  const uint32_t* mask_bits;    // null: no mask
+  const int64_t* mask_begin;
+  int32_t indices_are_64;
+  int32_t num_rows;
+};
+
+struct IndexView {
+  const int32_t* qo_indptr;
+  const int32_t* kv_len;
+  const int32_t* token_request;
+  const int32_t* q_pos;  // null: kv_len - qo_len + q_index
+  int32_t num_requests;
+  int32_t num_tokens;
+  int32_t page_size;
+  int32_t num_levels;
+  LevelView levels[kMaxLevels];
+};
+
+// A cache of [pages, page_size, kv_heads, head_dim], in elements; the last stride is 1.
+struct CacheView {
+  const void* data;
+  int64_t stride_page;
+  int64_t stride_slot;
+  int64_t stride_head;
+};
+
+// A ragged tensor of [tokens, heads, head_dim], in elements; the last stride is 1.
+struct RaggedView {
+  void* data;
+  int64_t stride_token;
+  int64_t stride_head;
+};
+
+struct RunArgs {
+  int32_t abi;
+  int32_t num_threads;  // host: OpenMP threads, 0 = its default
+  // Expected by the launcher before it fills the views below.
+  int32_t num_qo_heads;
+  int32_t num_kv_heads;
+  int32_t head_dim;
+  int32_t head_dim_v;
+  int32_t dtype;     // q and out
+  int32_t kv_dtype;
+  int32_t out_dtype;
+  int32_t reserved;
+  int64_t num_pages;  // pages of the cache given to this run
+  RaggedView q;
+  CacheView k;
+  CacheView v;
+  RaggedView out;
+  float* lse;  // [tokens, qo_heads], null: not wanted
+  int64_t lse_stride_token;
+  float sm_scale;
+  float reserved_scale;
+  const float* k_scale;  // [1] or [kv_heads] float32; null: 1
+  const float* v_scale;
+  int32_t k_scale_stride;  // 0: one for all heads, 1: one a head
+  int32_t v_scale_stride;
+  const void* params;  // the composed variant's Params
+  const void* plan;    // PlanHeader
+  float* partial_o;    // [num_part_rows, head_dim_v]
+  float* partial_md;   // [num_part_rows, 2]
+  IndexView index;
+};
+
+}  // namespace attnloom
+
+// Every kernel library exports these, with C linkage:
+//   int         attnloom_run(const attnloom::RunArgs*);                     0: done
+//   int         attnloom_ranges(const attnloom::RunArgs*, int32_t level, int32_t row, int32_t q_begin, int32_t q_tokens,
+//                               int32_t* bounds);                            intervals (0..2) -> bounds[2 * n], of row ordinals
+//   const char* attnloom_info();                                             a line that names the build

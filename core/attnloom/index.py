@@ -1,0 +1,110 @@
+"""The block-sparse index: which cache slots each query token sees, and at which positions.
+
+A `ComposedIndex` is what every storage format returns and all that the planner and the kernels read. Lengths and offsets
+are host arrays (numpy); `indices` may live anywhere and may be a table used in place: the planner never reads it.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from attrs import field, frozen
+
+from attnloom.variant import _check_module_attr, _check_name
+
+MAX_LEVELS = 4
+
+
+@frozen(kw_only=True, eq=False)
+class Level:
+    """One level: `R` block rows, each a group of query tokens that see the same run of keys.
+
+    Attributes:
+        row_indptr: i32[R + 1], offsets of the block rows into `row_tokens` (or into the tokens themselves).
+        row_tokens: i32[N] query tokens of each block row, or none where they are contiguous.
+        kv_len: i32[R], keys of the row.
+        kv_start: i32[R], ordinal (`kv_index`) of the row's first key in its request.
+        kv_offset: i32[R], slot of that key in the row's first page.
+        page_begin: i64[R], where the row starts in `indices` (flat, per kv head where indices has two dimensions of heads).
+        indices: i32 or i64 page ids, `[nnz]`, or `[num_kv_heads, nnz]` with `per_head`; a padded `[requests, max_pages]`
+            table is passed flat (`table.reshape(-1)`) and used in place. numpy or torch, host or device.
+        per_head: whether `indices` has a row for each kv head.
+        block_pos: i32[nnz] position of each page's first token where positions are not consecutive, or none.
+        mask_bits: u32[W] packed extra mask, or none. The bit of packed row token `t` (its place in the block row) and key
+            ordinal `j` (from the row's first key) is bit `t * kv_len[r] + j` from bit `32 * mask_begin[r]`, LSB first.
+        mask_begin: i64[R] first word of each row's mask; -1: the row has none.
+    """
+
+    row_indptr: Any
+    row_tokens: Any = None
+    kv_len: Any
+    kv_start: Any
+    kv_offset: Any
+    page_begin: Any
+    indices: Any
+    per_head: bool = False
+    block_pos: Any = None
+    mask_bits: Any = None
+    mask_begin: Any = None
+
+    @property
+    def num_rows(self) -> int:
+        """Block rows of the level."""
+        return len(self.kv_len)
+
+
+@frozen(kw_only=True, eq=False)
+class ComposedIndex:
+    """One or more levels over the same cache; each (token, key) pair appears at no more than one level.
+
+    Attributes:
+        page_size: slots of a page (`B_c`).
+        qo_indptr: i32[B + 1], query tokens of each request.
+        kv_len: i32[B], keys of each request over all levels.
+        token_request: i32[T], the request of each query token.
+        q_pos: i32[T] position of each query token, or none for `kv_len - qo_len + q_index`.
+        levels: the levels, at most `MAX_LEVELS`.
+        single: the same visible pairs as one level, or none; the engine falls back to it where composing does not pay.
+    """
+
+    page_size: int
+    qo_indptr: Any
+    kv_len: Any
+    token_request: Any
+    q_pos: Any = None
+    levels: tuple[Level, ...] = field(converter=tuple)
+    single: ComposedIndex | None = None
+
+    @property
+    def num_requests(self) -> int:
+        """Requests in the batch, empty ones included."""
+        return len(self.kv_len)
+
+    @property
+    def num_tokens(self) -> int:
+        """Query tokens in the batch."""
+        return len(self.token_request)
+
+
+@frozen(kw_only=True)
+class StorageFormat:
+    """A named way to turn a cache manager's data into a `ComposedIndex`. Stateless and shared.
+
+    Attributes:
+        builder: `"module:fn"` of `fn(qo_lens, kv_lens, page_size, **what_the_format_needs) -> ComposedIndex`.
+        doc: what it needs, a line.
+    """
+
+    name: str = field(validator=_check_name)
+    builder: str = field(validator=_check_module_attr)
+    doc: str = ""
+
+    def build_index(self, qo_lens, kv_lens, page_size: int, **needs) -> ComposedIndex:
+        """The index of one batch: `qo_lens` and `kv_lens` are host integers, one a request, either may be 0.
+
+        Raises:
+            IndexFormatError: for lengths, page ids or structures that contradict each other.
+        """
+        module, _, attr = self.builder.partition(":")
+        return getattr(importlib.import_module(module), attr)(qo_lens, kv_lens, page_size, **needs)

@@ -1,0 +1,73 @@
+"""Tile classes and the heuristics that choose them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from attrs import field, frozen
+from attrs.validators import instance_of
+
+
+@frozen
+class Tile:
+    """The shape of one work item.
+
+    Attributes:
+        t_q: rows of packed queries (query tokens x GQA group) an item holds at most.
+        t_kv: keys that are processed at a time; every split point is a multiple of it.
+        family: the kernel family that runs it (`"host"`, `"cuda_core"`, `"mma"`, `"wgmma"`).
+    """
+
+    t_q: int = field(validator=instance_of(int))
+    t_kv: int = field(validator=instance_of(int))
+    family: str = field(default="host", validator=instance_of(str))
+
+    @t_q.validator
+    @t_kv.validator
+    def _positive(self, attribute, value):
+        if value < 1:
+            raise ValueError(f"Tile.{attribute.name} must be at least 1, got {value}")
+
+
+@frozen(kw_only=True)
+class TileProblem:
+    """What a tile heuristic is told. Never the batch at hand: a choice outlives the batches it serves."""
+
+    family: str
+    device: str
+    dtype: str
+    kv_dtype: str
+    head_dim: int
+    head_dim_v: int
+    num_qo_heads: int
+    num_kv_heads: int
+    functors: frozenset[str]
+    max_qo_len: int | None = None
+    max_kv_len: int | None = None
+
+    @property
+    def group(self) -> int:
+        """Query heads per key/value head."""
+        return self.num_qo_heads // self.num_kv_heads
+
+
+@frozen(kw_only=True)
+class TileChoice:
+    """One short and at most one tall tile class, with the reasons, a sentence each."""
+
+    short: Tile
+    tall: Tile | None = None
+    why: Sequence[str] = field(converter=tuple, default=())
+
+
+@frozen(kw_only=True)
+class TileHeuristic:
+    """A named rule `TileProblem -> TileChoice | None` (none: no opinion, the core's rule decides).
+
+    Attributes:
+        choose: `"module:attr"` of the function; resolved when first used.
+    """
+
+    name: str
+    choose: str
+    doc: str = ""

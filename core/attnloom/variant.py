@@ -1,0 +1,216 @@
+"""What an attention variant is: a C++ struct of functors, its parameters, and a float64 reference.
+
+A variant descriptor imports nothing heavy: code and computed defaults are `"module:attr"` strings and the C++ header is
+a resource beside the plugin module, so that listing plugins loads neither torch nor a compiler.
+"""
+
+from __future__ import annotations
+
+import keyword
+import re
+
+from attrs import field, frozen
+
+from attnloom.errors import CompositionError
+
+ABI = 1
+"""Version of the C++ functor contract (`attnloom/variant.h`); part of every cache key."""
+
+FUNCTORS = (
+    "query_transform",
+    "key_transform",
+    "value_transform",
+    "logits_transform",
+    "logits_mask",
+    "kv_range",
+    "row_init",
+    "output_transform",
+)
+"""Every functor a variant may define, in the order in which a kernel meets them."""
+
+NAME = re.compile(r"[a-z][a-z0-9_]*\Z")
+_CPP_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(::[A-Za-z_][A-Za-z0-9_]*)*\Z")
+_CPP_RESERVED = frozenset(
+    "alignas alignof and asm auto bool break case catch char class const constexpr continue default delete do double "
+    "else enum explicit export extern false float for friend goto if inline int long mutable namespace new not nullptr "
+    "operator or private protected public register return short signed sizeof static struct switch template this throw "
+    "true try typedef typeid typename union unsigned using virtual void volatile while xor".split()
+)
+_MODULE_ATTR = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*\Z")
+_HEADER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./-]*\.(h|hpp|cuh)\Z")
+TENSOR_DTYPES = ("float32", "int32", "int64", "uint32", "uint8", "bool")
+
+
+def normalize_name(name: str) -> str:
+    """The canonical spelling of a plugin, variant, format or heuristic name: lower case, `_` for `-`."""
+    return name.strip().lower().replace("-", "_")
+
+
+def _check_name(_instance, attribute, value) -> None:
+    if not isinstance(value, str) or not NAME.match(value):
+        raise CompositionError(f"{attribute.name} {value!r} must match {NAME.pattern!r}")
+    if value in _CPP_RESERVED or keyword.iskeyword(value):
+        raise CompositionError(f"{attribute.name} {value!r} is a reserved word of C++ or Python")
+
+
+def _check_module_attr(_instance, attribute, value) -> None:
+    if not isinstance(value, str) or not _MODULE_ATTR.match(value):
+        raise CompositionError(f"{attribute.name} must be a 'module:attr' string, got {value!r}")
+
+
+def _optional_module_attr(instance, attribute, value) -> None:
+    if value is not None:
+        _check_module_attr(instance, attribute, value)
+
+
+@frozen
+class Param:
+    """A run-time scalar: a field of the C++ parameter struct, so a new value never recompiles.
+
+    Attributes:
+        name: the field's name; users write `"variant.name"`.
+        type: `float` (float32), `int` (int32) or `bool`; `str` only with `host_only`.
+        default: the value, or none where the user must give one.
+        computed: `"module:fn"`, called as `fn(spec, params)` with this variant's other parameters when no value is given.
+        doc: one line with the unit.
+        host_only: not a field of the C++ struct: it only feeds `computed` defaults.
+        planned: frozen at plan because `kv_range` reads it. None: yes exactly if the variant has a `kv_range`.
+    """
+
+    name: str = field(validator=_check_name)
+    type: type = field(default=float)
+    default: float | int | bool | str | None = field(default=None, kw_only=True)
+    computed: str | None = field(default=None, kw_only=True, validator=_optional_module_attr)
+    doc: str = field(default="", kw_only=True)
+    host_only: bool = field(default=False, kw_only=True)
+    planned: bool | None = field(default=None, kw_only=True)
+
+    @type.validator
+    def _known_type(self, _attribute, value):
+        if value not in (float, int, bool, str):
+            raise CompositionError(f"parameter {self.name!r}: type must be float, int, bool or str, got {value!r}")
+
+
+@frozen
+class StaticParam:
+    """A compile-time constant (`static constexpr` in the C++ parameter struct, part of the cache key).
+
+    Attributes:
+        type: `int` or `bool`.
+        default: the value, or none.
+        computed: `"module:fn"`, called as `fn(spec, params)` when no value is given.
+        choices: the values allowed, or none for any.
+    """
+
+    name: str = field(validator=_check_name)
+    type: type = field(default=int)
+    default: int | bool | None = field(default=None, kw_only=True)
+    computed: str | None = field(default=None, kw_only=True, validator=_optional_module_attr)
+    choices: tuple | None = field(default=None, kw_only=True)
+    doc: str = field(default="", kw_only=True)
+
+    @type.validator
+    def _known_type(self, _attribute, value):
+        if value not in (int, bool):
+            raise CompositionError(f"static parameter {self.name!r}: type must be int or bool, got {value!r}")
+
+
+@frozen
+class TensorParam:
+    """A tensor of declared shape and dtype, read in C++ as `p.name(i, j)`; a 0-d tensor is a scalar that may change
+    under a captured graph.
+
+    Attributes:
+        dtype: one of `TENSOR_DTYPES`.
+        shape: a tuple of integers, spec attributes (`"num_qo_heads"`), static parameters (`"rotary_dim"`), either with
+            an integer division (`"rotary_dim//2"`), or `"*"` for any size.
+        computed: `"module:fn"`, called as `fn(spec, params)`; returns anything numpy or torch can make a tensor of.
+            None: the user must give the tensor.
+        planned: as for `Param`.
+    """
+
+    name: str = field(validator=_check_name)
+    dtype: str = field(default="float32", kw_only=True)
+    shape: tuple = field(default=(), kw_only=True, converter=tuple)
+    computed: str | None = field(default=None, kw_only=True, validator=_optional_module_attr)
+    doc: str = field(default="", kw_only=True)
+    planned: bool | None = field(default=None, kw_only=True)
+
+    @dtype.validator
+    def _known_dtype(self, _attribute, value):
+        if value not in TENSOR_DTYPES:
+            raise CompositionError(f"tensor parameter {self.name!r}: dtype {value!r} is not one of {TENSOR_DTYPES}")
+
+
+AnyParam = Param | StaticParam | TensorParam
+
+
+@frozen(kw_only=True)
+class Variant:
+    """The descriptor of an attention variant.
+
+    Attributes:
+        name: `[a-z][a-z0-9_]*`, unique among the installed plugins.
+        struct: the C++ struct that holds the functors.
+        header: its header, a path relative to the package of the plugin module.
+        package: the import package whose folder holds `header`; none: that of the plugin that returned the descriptor.
+        functors: the names (of `FUNCTORS`) that the struct defines; the generated code asserts that the two agree.
+        use_softmax: true, false, or none for no opinion.
+        params: `Param`, `StaticParam` and `TensorParam`, in the order of the C++ struct.
+        reference: `"module:Class"`; the class has a method a functor, vectorised over float64 numpy arrays.
+        rotation: whether it rotates q and k by position (two rotations in one chain are an error).
+        conflicts: names of variants it cannot be combined with.
+        abi: version of the functor contract it was written for.
+        doc: what it computes and where that comes from (paper, model).
+    """
+
+    name: str = field(validator=_check_name)
+    struct: str
+    header: str
+    package: str | None = None
+    functors: frozenset[str] = field(converter=frozenset)
+    use_softmax: bool | None = None
+    params: tuple[AnyParam, ...] = field(default=(), converter=tuple)
+    reference: str = field(validator=_check_module_attr)
+    rotation: bool = False
+    conflicts: frozenset[str] = field(default=frozenset(), converter=frozenset)
+    abi: int = ABI
+    doc: str = ""
+
+    @struct.validator
+    def _is_identifier(self, _attribute, value):
+        if not isinstance(value, str) or not _CPP_IDENTIFIER.match(value) or set(value.split("::")) & _CPP_RESERVED:
+            raise CompositionError(f"variant {self.name!r}: struct {value!r} is not a C++ identifier")
+
+    @header.validator
+    def _is_relative_header(self, _attribute, value):
+        if not isinstance(value, str) or not _HEADER.match(value) or ".." in value.split("/"):
+            raise CompositionError(f"variant {self.name!r}: header {value!r} must be a relative path of a .h, .hpp or .cuh")
+
+    @functors.validator
+    def _are_functors(self, _attribute, value):
+        if unknown := sorted(value - set(FUNCTORS)):
+            raise CompositionError(f"variant {self.name!r}: unknown functor(s) {unknown}; the contract has {list(FUNCTORS)}")
+        if not value and self.use_softmax is None:
+            raise CompositionError(f"variant {self.name!r} defines no functor and says nothing of use_softmax")
+
+    @params.validator
+    def _params_are_distinct(self, _attribute, value):
+        for param in value:
+            if not isinstance(param, (Param, StaticParam, TensorParam)):
+                raise CompositionError(f"variant {self.name!r}: {param!r} is no Param, StaticParam or TensorParam")
+        names = [param.name for param in value]
+        if len(set(names)) != len(names):
+            raise CompositionError(f"variant {self.name!r}: duplicate parameter names in {names}")
+
+    def param(self, name: str) -> AnyParam:
+        """The parameter called `name`. Raises `KeyError`."""
+        for param in self.params:
+            if param.name == name:
+                return param
+        raise KeyError(name)
+
+    def is_planned(self, param: Param | TensorParam) -> bool:
+        """Whether `param` freezes at plan."""
+        return "kv_range" in self.functors if param.planned is None else param.planned
+

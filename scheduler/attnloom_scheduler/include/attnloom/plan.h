@@ -1,0 +1,57 @@
+// The plan: what the scheduler writes and every kernel reads, on the host or from one upload. Plain data only.
+#pragma once
+#include <cstdint>
+
+namespace attnloom {
+
+constexpr int32_t kPlanAbi = 1;
+
+enum ItemFlags : uint16_t {
+  kItemPartial = 1,   // writes (O~, m, d) to the workspace; otherwise the item is its rows' only one and writes through
+  kItemWholeRow = 2,  // holds every key of its block row
+};
+
+// One unit of work: `q_tokens` query tokens of one block row, heads [head0, head0 + heads), keys [kv_begin, kv_end) of the row.
+struct Item {
+  int64_t page_begin;  // where the block row starts in the level's indices
+  int32_t q_begin;     // first entry of level.row_tokens, or first token where row_tokens is null
+  int32_t q_tokens;
+  int32_t request;     // -1: tokens of several requests
+  int32_t kv_begin;    // ordinals within the block row: key j has kv_index kv_start + j
+  int32_t kv_end;
+  int32_t kv_start;
+  int32_t kv_offset;   // slot of the row's key 0 in its first page
+  int32_t level_row;
+  int32_t part_row;    // first row of the workspace: head h, packed row r -> part_row + (h - head0) * q_tokens * group + r; -1: write through
+  int32_t merge_id;    // first entry of the merge list that this item's rows belong to; -1: none
+  uint16_t head0;
+  uint16_t heads;
+  uint8_t level;
+  uint8_t tile_class;
+  uint16_t flags;
+};
+static_assert(sizeof(Item) == 64);
+
+// Offsets are bytes from the header's own address.
+struct PlanHeader {
+  int32_t abi;
+  int32_t num_workers;
+  int32_t num_items;
+  int32_t num_merge;       // output rows (token, qo head) that have more than one partial
+  int32_t num_merge_parts;
+  int32_t num_part_rows;   // rows of the workspace
+  int32_t num_classes;
+  int32_t t_q[2];
+  int32_t t_kv[2];
+  int32_t reserved;
+  int64_t first_items;   // Item[num_workers]: a copy of each worker's first item; q_tokens == 0: the worker has none
+  int64_t next_indptr;   // int32[num_workers + 1] -> items: the items of worker w after its first
+  int64_t items;         // Item[]
+  int64_t merge_token;   // int32[num_merge]
+  int64_t merge_head;    // int32[num_merge]
+  int64_t merge_indptr;  // int32[num_merge + 1] -> merge_part
+  int64_t merge_part;    // int32[num_merge_parts]: rows of the workspace, in KV order
+  int64_t total_bytes;
+};
+
+}  // namespace attnloom
