@@ -165,8 +165,8 @@ class Variant:
     """
 
     name: str = field(validator=_check_name)
-    struct: str
-    header: str
+    struct: str = field()
+    header: str = field()
     package: str | None = None
     functors: frozenset[str] = field(converter=frozenset)
     use_softmax: bool | None = None

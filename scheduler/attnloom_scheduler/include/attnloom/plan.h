@@ -22,6 +22,8 @@ struct Item {
   int32_t kv_start;
   int32_t kv_offset;   // slot of the row's key 0 in its first page
   int32_t level_row;
+  int32_t row_tokens_before;  // query tokens of the block row before this item's first
+  int32_t row_kv_len;         // keys of the block row
   int32_t part_row;    // first row of the workspace: head h, packed row r -> part_row + (h - head0) * q_tokens * group + r; -1: write through
   int32_t merge_id;    // first entry of the merge list that this item's rows belong to; -1: none
   uint16_t head0;

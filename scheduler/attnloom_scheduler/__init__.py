@@ -1,0 +1,1 @@
+"""Lengths in, plan out. Knows no tensor library."""
