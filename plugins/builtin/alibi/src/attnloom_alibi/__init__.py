@@ -1,0 +1,1 @@
+"""Attention with linear biases (ALiBi), for any head count or user slopes."""

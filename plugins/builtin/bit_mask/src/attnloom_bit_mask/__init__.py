@@ -1,0 +1,1 @@
+"""A packed, user-given visibility mask."""

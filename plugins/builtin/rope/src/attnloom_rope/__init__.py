@@ -1,0 +1,1 @@
+"""Rotary position embedding: linear, Llama-3.1 and YaRN scaling, half-split or interleaved pairs."""

@@ -1,0 +1,1 @@
+"""FlashSigmoid: element-wise sigmoid weights, no softmax."""

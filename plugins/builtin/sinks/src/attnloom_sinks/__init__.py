@@ -1,0 +1,1 @@
+"""Learned attention sinks, as in gpt-oss."""

@@ -1,0 +1,1 @@
+"""Logit soft-capping, as in Gemma 2."""

@@ -1,0 +1,1 @@
+"""KV-cache pages addressed by a block table, padded or ragged."""

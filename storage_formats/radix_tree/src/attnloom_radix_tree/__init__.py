@@ -1,0 +1,1 @@
+"""A radix tree of shared prefixes over KV-cache pages."""

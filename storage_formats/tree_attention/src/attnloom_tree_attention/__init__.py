@@ -1,0 +1,1 @@
+"""Speculation trees: Medusa and EAGLE drafts, one tree a request."""
