@@ -1,1 +1,92 @@
-"""attnloom."""
+"""attnloom: an attention engine for LLM serving, built as a plugin framework.
+
+A lazy façade: `import attnloom` loads no torch, no numpy and no plugin; each name below is imported when first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "AttentionSpec": "attnloom.spec",
+    "AttentionWrapper": "attnloom.wrapper",
+    "Workspace": "attnloom.workspace",
+    "attention": "attnloom.ops",
+    "merge_states": "attnloom.ops",
+    "append_kv": "attnloom.append",
+    "storage_format": "attnloom.lookup",
+    "explain": "attnloom.explanation",
+    "Variant": "attnloom.variant",
+    "Param": "attnloom.variant",
+    "StaticParam": "attnloom.variant",
+    "TensorParam": "attnloom.variant",
+    "Level": "attnloom.index",
+    "ComposedIndex": "attnloom.index",
+    "StorageFormat": "attnloom.index",
+    "Tile": "attnloom.tile",
+    "TileChoice": "attnloom.tile",
+    "TileHeuristic": "attnloom.tile",
+    "TileProblem": "attnloom.tile",
+    "hookimpl": "attnloom.hookspecs",
+    "AttnloomError": "attnloom.errors",
+    "CompileError": "attnloom.errors",
+    "CompositionError": "attnloom.errors",
+    "ConfigError": "attnloom.errors",
+    "IndexFormatError": "attnloom.errors",
+    "NotPlannedError": "attnloom.errors",
+    "ParamError": "attnloom.errors",
+    "PlanError": "attnloom.errors",
+    "PluginError": "attnloom.errors",
+    "RunError": "attnloom.errors",
+    "UnknownNameError": "attnloom.errors",
+    "UnsupportedError": "attnloom.errors",
+}
+
+__all__ = [*_HOMES, "__version__", "plugins"]  # noqa: PLE0604
+
+if TYPE_CHECKING:
+    from attnloom import plugins as plugins
+    from attnloom.append import append_kv
+    from attnloom.errors import (
+        AttnloomError,
+        CompileError,
+        CompositionError,
+        ConfigError,
+        IndexFormatError,
+        NotPlannedError,
+        ParamError,
+        PlanError,
+        PluginError,
+        RunError,
+        UnknownNameError,
+        UnsupportedError,
+    )
+    from attnloom.explanation import explain
+    from attnloom.hookspecs import hookimpl
+    from attnloom.index import ComposedIndex, Level, StorageFormat
+    from attnloom.lookup import storage_format
+    from attnloom.ops import attention, merge_states
+    from attnloom.spec import AttentionSpec
+    from attnloom.tile import Tile, TileChoice, TileHeuristic, TileProblem
+    from attnloom.variant import Param, StaticParam, TensorParam, Variant
+    from attnloom.workspace import Workspace
+    from attnloom.wrapper import AttentionWrapper
+
+
+def __getattr__(name: str):
+    if name == "plugins":
+        return importlib.import_module("attnloom.plugins")
+    try:
+        home = _HOMES[name]
+    except KeyError:
+        raise AttributeError(f"module 'attnloom' has no attribute {name!r}") from None
+    value = getattr(importlib.import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

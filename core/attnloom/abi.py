@@ -1,0 +1,98 @@
+"""ctypes mirror of `include/attnloom/args.h`: what a compiled kernel is called with."""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import c_float, c_int32, c_int64, c_void_p
+
+from attnloom.index import MAX_LEVELS
+
+ARGS_ABI = 1
+
+
+class LevelView(ctypes.Structure):
+    """Addresses of one level's arrays."""
+
+    _fields_ = (
+        ("row_indptr", c_void_p),
+        ("row_tokens", c_void_p),
+        ("kv_len", c_void_p),
+        ("kv_start", c_void_p),
+        ("kv_offset", c_void_p),
+        ("page_begin", c_void_p),
+        ("indices", c_void_p),
+        ("indices_head_stride", c_int64),
+        ("block_pos", c_void_p),
+        ("mask_bits", c_void_p),
+        ("mask_begin", c_void_p),
+        ("indices_are_64", c_int32),
+        ("num_rows", c_int32),
+    )
+
+
+class IndexView(ctypes.Structure):
+    """Addresses of a `ComposedIndex`."""
+
+    _fields_ = (
+        ("qo_indptr", c_void_p),
+        ("kv_len", c_void_p),
+        ("token_request", c_void_p),
+        ("q_pos", c_void_p),
+        ("num_requests", c_int32),
+        ("num_tokens", c_int32),
+        ("page_size", c_int32),
+        ("num_levels", c_int32),
+        ("levels", LevelView * MAX_LEVELS),
+    )
+
+
+class CacheView(ctypes.Structure):
+    """A cache of `[pages, page_size, kv_heads, head_dim]`, strides in elements."""
+
+    _fields_ = (
+        ("data", c_void_p),
+        ("stride_page", c_int64),
+        ("stride_slot", c_int64),
+        ("stride_head", c_int64),
+    )
+
+
+class RaggedView(ctypes.Structure):
+    """A ragged tensor of `[tokens, heads, head_dim]`, strides in elements."""
+
+    _fields_ = (("data", c_void_p), ("stride_token", c_int64), ("stride_head", c_int64))
+
+
+class RunArgs(ctypes.Structure):
+    """The one argument of a kernel; the launcher fills the tensor views, the wrapper the rest."""
+
+    _fields_ = (
+        ("abi", c_int32),
+        ("num_threads", c_int32),
+        ("num_qo_heads", c_int32),
+        ("num_kv_heads", c_int32),
+        ("head_dim", c_int32),
+        ("head_dim_v", c_int32),
+        ("dtype", c_int32),
+        ("kv_dtype", c_int32),
+        ("out_dtype", c_int32),
+        ("reserved", c_int32),
+        ("num_pages", c_int64),
+        ("q", RaggedView),
+        ("k", CacheView),
+        ("v", CacheView),
+        ("out", RaggedView),
+        ("lse", c_void_p),
+        ("lse_stride_token", c_int64),
+        ("sm_scale", c_float),
+        ("reserved_scale", c_float),
+        ("k_scale", c_void_p),
+        ("v_scale", c_void_p),
+        ("k_scale_stride", c_int32),
+        ("v_scale_stride", c_int32),
+        ("params", c_void_p),
+        ("plan", c_void_p),
+        ("partial_o", c_void_p),
+        ("partial_md", c_void_p),
+        ("index", IndexView),
+    )
