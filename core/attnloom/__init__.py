@@ -1,3 +1,4 @@
+# ruff: noqa: F401
 """attnloom: an attention engine for LLM serving, built as a plugin framework.
 
 A lazy façade: `import attnloom` loads no torch, no numpy and no plugin; each name below is imported when first used.
@@ -45,7 +46,7 @@ _HOMES = {
     "UnsupportedError": "attnloom.errors",
 }
 
-__all__ = [*_HOMES, "__version__", "plugins"]  # noqa: PLE0604
+__all__ = [*_HOMES, "__version__", "plugins"]
 
 if TYPE_CHECKING:
     from attnloom import plugins as plugins

@@ -9,8 +9,8 @@ def storage_format(name: str) -> StorageFormat:
     """The storage format called `name` (`"dense"`, `"page_table"`, ...), a stateless object that all callers share.
 
     Raises:
-        UnknownNameError: no plugin provides it; the message has near names, and the cause where a plugin that would have
-            provided it failed.
+        UnknownNameError: no plugin provides it; the message has near names, and the cause where a plugin that
+            would have provided it failed.
     """
     from attnloom.plugins import PluginSet
 
