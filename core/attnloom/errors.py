@@ -35,6 +35,10 @@ class IndexFormatError(AttnloomError, ValueError):
     """A `ComposedIndex` (or the page table, tree, ... it is built from) is malformed."""
 
 
+class CacheFullError(AttnloomError, MemoryError):
+    """A page pool or radix tree has no page left that it may hand out. Nothing was changed."""
+
+
 class PlanError(AttnloomError, ValueError):
     """A batch cannot be planned. The plan in force before the call stays in force."""
 

@@ -21,6 +21,8 @@ struct LevelView {
   const int32_t* block_pos;     // null: positions are consecutive
   const uint32_t* mask_bits;    // null: no mask
   const int64_t* mask_begin;
+  const int32_t* key_pos;        // null: positions by block_pos or consecutive
+  const int64_t* key_pos_begin;  // position of key j of row r: key_pos[key_pos_begin[r] + j]; -1: row has none
   int32_t indices_are_64;
   int32_t num_rows;
 };
@@ -63,7 +65,7 @@ struct RunArgs {
   int32_t dtype;     // q and out
   int32_t kv_dtype;
   int32_t out_dtype;
-  int32_t reserved;
+  int32_t min_pages;  // pages that the index refers to, at least as many the caches must have; 0: unchecked
   int64_t num_pages;  // pages of the cache given to this run
   RaggedView q;
   CacheView k;
