@@ -8,10 +8,12 @@ constexpr int32_t kPlanAbi = 1;
 
 enum ItemFlags : uint16_t {
   kItemPartial = 1,   // writes (O~, m, d) to the workspace; otherwise the item is its rows' only one and writes through
-  kItemWholeRow = 2,  // holds every key of its block row
+  kItemWholeRow = 2,  // kv_begin == 0 and kv_end == row_kv_len
 };
 
-// One unit of work: `q_tokens` query tokens of one block row, heads [head0, head0 + heads), keys [kv_begin, kv_end) of the row.
+// One unit of work: `q_tokens` query tokens of one block row, heads [head0, head0 + heads), keys [kv_begin, kv_end) of the
+// row. kv_begin is a multiple of t_kv, kv_end one or the end of the row; keys between that no token may see are the
+// kernel's to skip (a window and its sink are one item). kv_begin == kv_end: no keys, the rows are still written.
 struct Item {
   int64_t page_begin;  // where the block row starts in the level's indices
   int32_t q_begin;     // first entry of level.row_tokens, or first token where row_tokens is null
@@ -25,7 +27,7 @@ struct Item {
   int32_t row_tokens_before;  // query tokens of the block row before this item's first
   int32_t row_kv_len;         // keys of the block row
   int32_t part_row;    // first row of the workspace: head h, packed row r -> part_row + (h - head0) * q_tokens * group + r; -1: write through
-  int32_t merge_id;    // first entry of the merge list that this item's rows belong to; -1: none
+  int32_t merge_id;    // entry of the merge list that the item's packed row 0 of head0 belongs to; -1: none
   uint16_t head0;
   uint16_t heads;
   uint8_t level;
@@ -39,16 +41,16 @@ struct PlanHeader {
   int32_t abi;
   int32_t num_workers;
   int32_t num_items;
-  int32_t num_merge;       // output rows (token, qo head) that have more than one partial
+  int32_t num_merge;       // output rows (token, qo head) made of partials, by token then head
   int32_t num_merge_parts;
   int32_t num_part_rows;   // rows of the workspace
   int32_t num_classes;
   int32_t t_q[2];
   int32_t t_kv[2];
   int32_t reserved;
-  int64_t first_items;   // Item[num_workers]: a copy of each worker's first item; q_tokens == 0: the worker has none
+  int64_t first_items;   // Item[num_workers]: each worker's first item; q_tokens == 0: the worker has none
   int64_t next_indptr;   // int32[num_workers + 1] -> items: the items of worker w after its first
-  int64_t items;         // Item[]
+  int64_t items;         // Item[]: all but the first of each worker
   int64_t merge_token;   // int32[num_merge]
   int64_t merge_head;    // int32[num_merge]
   int64_t merge_indptr;  // int32[num_merge + 1] -> merge_part
