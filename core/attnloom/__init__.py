@@ -16,7 +16,7 @@ _HOMES = {
     "AttentionWrapper": "attnloom.wrapper",
     "Workspace": "attnloom.workspace",
     "attention": "attnloom.ops",
-    "merge_states": "attnloom.ops",
+    "merge_states": "attnloom.merge",
     "append_kv": "attnloom.append",
     "storage_format": "attnloom.lookup",
     "explain": "attnloom.explanation",
@@ -33,6 +33,7 @@ _HOMES = {
     "TileProblem": "attnloom.tile",
     "hookimpl": "attnloom.hookspecs",
     "AttnloomError": "attnloom.errors",
+    "CacheFullError": "attnloom.errors",
     "CompileError": "attnloom.errors",
     "CompositionError": "attnloom.errors",
     "ConfigError": "attnloom.errors",
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from attnloom.append import append_kv
     from attnloom.errors import (
         AttnloomError,
+        CacheFullError,
         CompileError,
         CompositionError,
         ConfigError,
@@ -69,7 +71,8 @@ if TYPE_CHECKING:
     from attnloom.hookspecs import hookimpl
     from attnloom.index import ComposedIndex, Level, StorageFormat
     from attnloom.lookup import storage_format
-    from attnloom.ops import attention, merge_states
+    from attnloom.merge import merge_states
+    from attnloom.ops import attention
     from attnloom.spec import AttentionSpec
     from attnloom.tile import Tile, TileChoice, TileHeuristic, TileProblem
     from attnloom.variant import Param, StaticParam, TensorParam, Variant

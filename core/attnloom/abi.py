@@ -25,6 +25,8 @@ class LevelView(ctypes.Structure):
         ("block_pos", c_void_p),
         ("mask_bits", c_void_p),
         ("mask_begin", c_void_p),
+        ("key_pos", c_void_p),
+        ("key_pos_begin", c_void_p),
         ("indices_are_64", c_int32),
         ("num_rows", c_int32),
     )
@@ -76,7 +78,7 @@ class RunArgs(ctypes.Structure):
         ("dtype", c_int32),
         ("kv_dtype", c_int32),
         ("out_dtype", c_int32),
-        ("reserved", c_int32),
+        ("min_pages", c_int32),
         ("num_pages", c_int64),
         ("q", RaggedView),
         ("k", CacheView),

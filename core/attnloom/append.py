@@ -1,0 +1,119 @@
+"""Writing new keys and values into the pages of a cache."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from attnloom.cache import cache_views
+from attnloom.errors import IndexFormatError, RunError, UnsupportedError
+from attnloom.index import ComposedIndex, Level
+
+
+def append_kv(k, v, kv_cache, where, *, kv_layout: str = "NHD", k_scale=None, v_scale=None) -> None:
+    """Write the rows of `k` and `v` into the cache, in place.
+
+    Args:
+        k, v: `[tokens, kv_heads, head_dim]` (`head_dim_v`), any float dtype and strides.
+        kv_cache: `(k_cache, v_cache)`, each `[pages, page_size, kv_heads, head_dim]`, or one tensor
+            `[pages, 2, page_size, kv_heads, head_dim]`; any strides.
+        where: the `ComposedIndex` of the batch whose query tokens these are (their slots are `token_slots(index)`), or
+            an integer slot a token, `page * page_size + offset`; a negative slot skips its token.
+        kv_layout: `"NHD"`, or `"HND"` where heads come before the slots of a page.
+        k_scale, v_scale: what the cache's values are multiplied with when read: a number, or float32 `[kv_heads]`. Rows are
+            divided by it, and clamped to what the cache's dtype can hold.
+
+    Raises:
+        RunError: shapes that do not fit each other, with both.
+        IndexFormatError: a slot past the end of the cache. Nothing has been written.
+    """
+    k_cache, v_cache = cache_views(kv_cache, kv_layout)
+    page_size = k_cache.shape[1]
+    if isinstance(where, ComposedIndex):
+        if where.page_size != page_size:
+            raise RunError(f"the index has pages of {where.page_size} slots, the cache of {page_size}")
+        where = token_slots(where)
+    slots = torch.as_tensor(where, device=k_cache.device)
+    _check_rows("k", k, k_cache, slots)
+    _check_rows("v", v, v_cache, slots)
+    slots = slots.long()
+    if len(slots) == 0:
+        return
+    capacity = k_cache.shape[0] * page_size
+    if (last := int(slots.max())) >= capacity:
+        raise IndexFormatError(
+            f"slot {last} is past the end of a cache of {capacity} slots ({k_cache.shape[0]} pages of {page_size})"
+        )
+    if int(slots.min()) < 0:
+        kept = (slots >= 0).nonzero().squeeze(1)
+        slots, k, v = slots[kept], k[kept], v[kept]
+    pages, offsets = slots // page_size, slots % page_size
+    _scatter(k_cache, pages, offsets, k, k_scale, "k_scale")
+    _scatter(v_cache, pages, offsets, v, v_scale, "v_scale")
+
+
+def token_slots(index: ComposedIndex) -> np.ndarray:
+    """int64[T]: the cache slot (`page * page_size + offset`) that belongs to each query token of `index`.
+
+    A batch's `qo_len` query tokens are the last `qo_len` keys of their request; a token with no key of its own (more
+    queries than keys) has slot -1.
+    """
+    view = index.single if index.single is not None else index
+    tokens = np.arange(view.num_tokens, dtype=np.int64)
+    request = np.asarray(view.token_request, dtype=np.int64)
+    qo_end = np.asarray(view.qo_indptr, dtype=np.int64)[request + 1]
+    kv_index = np.asarray(view.kv_len, dtype=np.int64)[request] - (qo_end - tokens)
+    slots = np.full(view.num_tokens, -1, dtype=np.int64)
+    for level in view.levels:
+        _fill_slots(slots, level, view.page_size, kv_index)
+    return slots
+
+
+def _fill_slots(slots: np.ndarray, level: Level, page_size: int, kv_index: np.ndarray) -> None:
+    if level.per_head:
+        raise UnsupportedError("an index with a page list a kv head gives a token one slot a head; pass slots instead")
+    row_indptr = np.asarray(level.row_indptr, dtype=np.int64)
+    rows = np.repeat(np.arange(level.num_rows), np.diff(row_indptr))
+    tokens = np.arange(row_indptr[0], row_indptr[-1]) if level.row_tokens is None else np.asarray(level.row_tokens)
+    ordinal = kv_index[tokens] - np.asarray(level.kv_start, dtype=np.int64)[rows]
+    held = (kv_index[tokens] >= 0) & (ordinal >= 0) & (ordinal < np.asarray(level.kv_len)[rows])
+    tokens, rows, ordinal = tokens[held], rows[held], ordinal[held]
+    place = np.asarray(level.kv_offset, dtype=np.int64)[rows] + ordinal
+    entry = np.asarray(level.page_begin)[rows] + place // page_size
+    slots[tokens] = _gather(level.indices, entry) * page_size + place % page_size
+
+
+def _gather(indices, entry: np.ndarray) -> np.ndarray:
+    if isinstance(indices, torch.Tensor):
+        return indices.reshape(-1)[torch.from_numpy(entry).to(indices.device)].cpu().numpy().astype(np.int64)
+    return np.asarray(indices).reshape(-1)[entry].astype(np.int64)
+
+
+def _check_rows(name: str, rows, cache, slots) -> None:
+    expected = (len(slots), *cache.shape[2:])
+    if tuple(rows.shape) != expected:
+        raise RunError(
+            f"{name} has shape {list(rows.shape)}; {len(slots)} slots in a cache of {list(cache.shape)} "
+            f"take [tokens, kv_heads, dim] = {list(expected)}"
+        )
+    if rows.device != cache.device:
+        raise RunError(f"{name} is on {rows.device}, the cache on {cache.device}")
+    if slots.dtype.is_floating_point or slots.dtype == torch.bool or slots.dim() != 1:
+        raise IndexFormatError(f"slots are integers [tokens], got {slots.dtype} {list(slots.shape)}")
+
+
+def _scatter(cache, pages, offsets, rows, scale, name: str) -> None:
+    if scale is not None:
+        rows = rows.float() / _scale_per_head(scale, cache, name)
+    if cache.element_size() == 1:
+        bound = torch.finfo(cache.dtype).max
+        rows = rows.float().clamp(-bound, bound).to(cache.dtype)
+        cache, rows = cache.view(torch.uint8), rows.view(torch.uint8)
+    cache[pages, offsets] = rows.to(cache.dtype)
+
+
+def _scale_per_head(scale, cache, name: str):
+    scale = torch.as_tensor(scale, dtype=torch.float32, device=cache.device)
+    if scale.numel() not in (1, cache.shape[2]):
+        raise RunError(f"{name} has {scale.numel()} values; it takes 1, or one for each of {cache.shape[2]} kv heads")
+    return scale.reshape(-1, 1)

@@ -1,0 +1,36 @@
+"""The ways a KV-cache may be handed over, seen as two tensors `[pages, page_size, kv_heads, dim]`."""
+
+from __future__ import annotations
+
+from attnloom.errors import RunError
+
+
+def cache_views(kv, kv_layout: str = "NHD"):
+    """The K and the V view of `kv`; nothing is copied.
+
+    Args:
+        kv: `(k, v)`, each `[pages, page_size, kv_heads, dim]`, or one tensor `[pages, 2, page_size, kv_heads, dim]`.
+        kv_layout: `"NHD"` as above; `"HND"`: `[pages, kv_heads, page_size, dim]`.
+
+    Raises:
+        RunError: another number of dimensions, or an unknown layout.
+    """
+    if isinstance(kv, (tuple, list)):
+        if len(kv) != 2:
+            raise RunError(f"kv must be (k_cache, v_cache) or one tensor, got a {type(kv).__name__} of {len(kv)}")
+        k, v = kv
+    else:
+        if kv.dim() != 5 or kv.shape[1] != 2:
+            raise RunError(
+                f"one tensor for K and V must be [pages, 2, page_size, kv_heads, dim], got {list(kv.shape)}; "
+                "pass (k_cache, v_cache) where they are apart"
+            )
+        k, v = kv[:, 0], kv[:, 1]
+    if kv_layout == "NHD":
+        return k, v
+    if kv_layout != "HND":
+        raise RunError(f"kv_layout {kv_layout!r} is neither 'NHD' nor 'HND'")
+    for name, cache in (("k", k), ("v", v)):
+        if cache.dim() != 4:
+            raise RunError(f"the {name} cache must be [pages, kv_heads, page_size, dim], got {list(cache.shape)}")
+    return k.transpose(1, 2), v.transpose(1, 2)
