@@ -1,0 +1,66 @@
+// A row of head_dim elements as a functor sees it: which elements this lane holds is the map's business.
+#pragma once
+#include "fn.h"
+
+namespace attnloom {
+
+// Which elements a rotation pairs: i with i + R/2, or 2i with 2i + 1.
+enum class Pair { half, adjacent };
+
+// The whole row in a plain float array, on one lane.
+template <int D>
+struct HostMap {
+  using Storage = float*;
+  static constexpr int dims = D;
+
+  template <class F>
+  static ATTNLOOM_FN void each(float* x, F& f) {
+    ATTNLOOM_LOOP
+    for (int d = 0; d < D; d++) f(d, x[d]);
+  }
+  template <Pair P, int R, class F>
+  static ATTNLOOM_FN void pairs(float* x, F& f) {
+    ATTNLOOM_LOOP
+    for (int i = 0; i < R / 2; i++) {
+      if constexpr (P == Pair::half) f(i, x[i], x[i + R / 2]);
+      else f(i, x[2 * i], x[2 * i + 1]);
+    }
+  }
+  template <class F>
+  static ATTNLOOM_FN float sum(const float* x, F& f) {
+    float total = 0.0f;
+    ATTNLOOM_SUM_LOOP(total)
+    for (int d = 0; d < D; d++) total += f(d, x[d]);
+    return total;
+  }
+};
+
+// Elements are float32; a chain of row functors rounds once, when the kernel stores the row. Calls may run in any order
+// and on any lane, so `f` writes only the elements it is given.
+template <class Map>
+struct Row {
+  static constexpr int dims = Map::dims;  // head_dim
+
+  typename Map::Storage x;
+
+  // f(d, element) for every element.
+  template <class F>
+  ATTNLOOM_FN void each(F f) {
+    Map::each(x, f);
+  }
+
+  // f(i, first, second) for the pairs of the first R elements; the others are left alone.
+  template <Pair P, int R = dims, class F>
+  ATTNLOOM_FN void pairs(F f) {
+    static_assert(R % 2 == 0 && 0 <= R && R <= dims, "pairs<Pair, R>: R must be even and at most head_dim");
+    Map::template pairs<P, R>(x, f);
+  }
+
+  // The sum of f(d, element) over the row, the same on every lane.
+  template <class F>
+  ATTNLOOM_FN float sum(F f) const {
+    return Map::sum(x, f);
+  }
+};
+
+}  // namespace attnloom
