@@ -1,7 +1,7 @@
 """The block-sparse index: which cache slots each query token sees, and at which positions.
 
-A `ComposedIndex` is what every storage format returns and all that the planner and the kernels read. Lengths and offsets
-are host arrays (numpy); `indices` may live anywhere and may be a table used in place: the planner never reads it.
+A `ComposedIndex` is what every storage format returns and all that the planner and the kernels read. Lengths and
+offsets are host arrays (numpy); `indices` may live anywhere and be a table used in place: the planner never reads it.
 """
 
 from __future__ import annotations
@@ -20,20 +20,28 @@ MAX_LEVELS = 4
 class Level:
     """One level: `R` block rows, each a group of query tokens that see the same run of keys.
 
+    A token sits in at most one row of a level, and in a row of at least one level (which may hold no key). Integers of
+    other widths are converted when the level is made; floats and values that do not fit raise `IndexFormatError`.
+
     Attributes:
         row_indptr: i32[R + 1], offsets of the block rows into `row_tokens` (or into the tokens themselves).
         row_tokens: i32[N] query tokens of each block row, or none where they are contiguous.
         kv_len: i32[R], keys of the row.
         kv_start: i32[R], ordinal (`kv_index`) of the row's first key in its request.
-        kv_offset: i32[R], slot of that key in the row's first page.
-        page_begin: i64[R], where the row starts in `indices` (flat, per kv head where indices has two dimensions of heads).
-        indices: i32 or i64 page ids, `[nnz]`, or `[num_kv_heads, nnz]` with `per_head`; a padded `[requests, max_pages]`
-            table is passed flat (`table.reshape(-1)`) and used in place. numpy or torch, host or device.
+        kv_offset: i32[R], slot of that key in the row's first page, less than the page size.
+        page_begin: i64[R], where the row starts in `indices` (in the list of one kv head with `per_head`).
+        indices: i32 or i64 page ids, `[nnz]`, or `[num_kv_heads, nnz]` with `per_head`; a padded table of
+            `[requests, max_pages]` is passed flat (`table.reshape(-1)`) and used in place. numpy or torch, host or
+            device, last stride 1.
         per_head: whether `indices` has a row for each kv head.
-        block_pos: i32[nnz] position of each page's first token where positions are not consecutive, or none.
-        mask_bits: u32[W] packed extra mask, or none. The bit of packed row token `t` (its place in the block row) and key
-            ordinal `j` (from the row's first key) is bit `t * kv_len[r] + j` from bit `32 * mask_begin[r]`, LSB first.
+        block_pos: i32[nnz] position of each page's slot 0 where positions are not consecutive, or none.
+        mask_bits: u32[W] packed extra mask, or none. The bit of packed row token `t` (its place in the block row) and
+            key ordinal `j` (from the row's first key) is bit `t * kv_len[r] + j` from bit `32 * mask_begin[r]`, LSB
+            first.
         mask_begin: i64[R] first word of each row's mask; -1: the row has none.
+        key_pos: i32[K] positions key by key, for rows where they are not consecutive inside a page, or none.
+        key_pos_begin: i64[R] where each row's positions start: key `j` is at `key_pos[key_pos_begin[r] + j]`; -1: the
+            row has none, and `block_pos` or the ordinals decide.
     """
 
     row_indptr: Any
@@ -47,6 +55,16 @@ class Level:
     block_pos: Any = None
     mask_bits: Any = None
     mask_begin: Any = None
+    key_pos: Any = None
+    key_pos_begin: Any = None
+
+    def __attrs_post_init__(self):
+        from attnloom import index_arrays as arrays
+
+        arrays.normalize(self, _LEVEL_I32, arrays.I32)
+        arrays.normalize(self, _LEVEL_I64, arrays.I64)
+        arrays.normalize(self, ("mask_bits",), arrays.U32)
+        _set(self, "indices", arrays.page_ids(self.indices))
 
     @property
     def num_rows(self) -> int:
@@ -75,6 +93,12 @@ class ComposedIndex:
     q_pos: Any = None
     levels: tuple[Level, ...] = field(converter=tuple)
     single: ComposedIndex | None = None
+    _checked: bool = field(init=False, default=False, repr=False)
+
+    def __attrs_post_init__(self):
+        from attnloom import index_arrays as arrays
+
+        arrays.normalize(self, _INDEX_I32, arrays.I32)
 
     @property
     def num_requests(self) -> int:
@@ -85,6 +109,64 @@ class ComposedIndex:
     def num_tokens(self) -> int:
         """Query tokens in the batch."""
         return len(self.token_request)
+
+    def ensure_valid(self) -> None:
+        """`validate()`, unless it has passed before or a storage format vouched for the index with `trusted()`.
+
+        Planning calls this. Changing an array in place after it passed is the caller's responsibility.
+        """
+        if not self._checked:
+            self.validate()
+
+    def trusted(self) -> ComposedIndex:
+        """Marks an index that is right by construction, so that planning skips `validate()`; returns it."""
+        _set(self, "_checked", True)
+        return self
+
+    def validate(self) -> None:
+        """Checks all that the host can: shapes, offsets, lengths, that rows stay within their requests, that levels are
+        disjoint token by token. Page ids are looked at by `check_pages`.
+
+        Raises:
+            IndexFormatError: naming where, and both values.
+        """
+        from attnloom.index_check import check_index
+
+        check_index(self)
+        self.trusted()
+
+    def check_pages(self, num_pages: int) -> None:
+        """Checks that every page id that a row uses lies in `[0, num_pages)`; padding is not looked at, nor are indices
+        that live on a device.
+
+        Raises:
+            IndexFormatError: naming the level, row and entry.
+        """
+        from attnloom.index_check import check_pages
+
+        check_pages(self, num_pages)
+
+    def max_page(self) -> int:
+        """The highest page id that a row uses; -1 where none is used or the indices live on a device."""
+        from attnloom.index_check import max_page
+
+        return max_page(self)
+
+    def to_dense(self, kv_head: int = 0):
+        """The same index spelled out pair by pair, for tests and pictures: a `attnloom.dense_index.DenseIndex`.
+
+        Args:
+            kv_head: whose page list to follow where a level has one for each head.
+        """
+        from attnloom.dense_index import to_dense
+
+        return to_dense(self, kv_head)
+
+
+_INDEX_I32 = ("qo_indptr", "kv_len", "token_request", "q_pos")
+_LEVEL_I32 = ("row_indptr", "row_tokens", "kv_len", "kv_start", "kv_offset", "block_pos", "key_pos")
+_LEVEL_I64 = ("page_begin", "mask_begin", "key_pos_begin")
+_set = object.__setattr__
 
 
 @frozen(kw_only=True)
