@@ -1,7 +1,7 @@
 """Writes the optional dependencies: those of `pyproject.toml`, and `all`, every plugin of this checkout.
 
-From a checkout `all` names the plugin folders, so that `pip install ".[all]"` needs no index. With `ATTNLOOM_RELEASE` set
-it names distributions and versions instead, so that no local path lands in a published wheel.
+From a checkout `all` names the plugin folders, so that `pip install ".[all]"` needs no index. With `ATTNLOOM_RELEASE`
+set it names distributions and versions instead, so that no local path lands in a published wheel.
 """
 
 from __future__ import annotations

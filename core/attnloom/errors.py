@@ -19,6 +19,10 @@ class UnknownNameError(AttnloomError, LookupError):
     """No plugin provides the variant, storage format, tile heuristic or stack that was asked for."""
 
 
+class UnavailableError(PluginError, UnknownNameError):
+    """A plugin would provide the name that was asked for, but it is disabled, incompatible or broken; the cause is chained."""
+
+
 class CompositionError(AttnloomError, ValueError):
     """Variants that cannot be combined, or a descriptor that is incomplete."""
 

@@ -1,0 +1,155 @@
+"""The hooks of attnloom: what a plugin may offer.
+
+A plugin is a distribution whose entry-point group `attnloom` names a light module (no torch, no compiler at import),
+and whose group `attnloom.provides` names each contribution, so that listing and look-up import nothing:
+
+    [project.entry-points.attnloom]
+    soft_cap = "attnloom_soft_cap.plugin"
+
+    [project.entry-points."attnloom.provides"]
+    "variant.soft_cap" = "attnloom_soft_cap.plugin"
+
+The module defines any of the functions below, each marked with `hookimpl`. A hook that returns something that the
+distribution does not declare, or not what it declares, marks the plugin as failed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+import pluggy
+
+if TYPE_CHECKING:
+    from attnloom.index import StorageFormat
+    from attnloom.tile import TileHeuristic
+    from attnloom.variant import Variant
+
+hookspec = pluggy.HookspecMarker("attnloom")
+hookimpl = pluggy.HookimplMarker("attnloom")
+"""Marks a plugin's function as the implementation of the hook of the same name."""
+
+
+class AttnloomSpecs:
+    """Every hook. A plugin implements the ones that it needs and may leave out arguments."""
+
+    @hookspec
+    def attnloom_variants(self) -> Iterable[Variant]:
+        """Attention variants: C++ functors with named parameters and a float64 reference.
+
+        Called once a process, when one of the declared variants is first asked for. The header lies beside the plugin
+        module; the reference is imported only by tests and by `attention` in debug mode.
+
+        Example:
+
+            from attnloom import hookimpl
+            from attnloom.variant import Param, Variant
+
+            @hookimpl
+            def attnloom_variants():
+                yield Variant(
+                    name="soft_cap",
+                    struct="SoftCap",
+                    header="soft_cap.h",
+                    functors={"logits_transform"},
+                    params=[Param("cap", float, default=50.0, doc="Bound of the logits; Gemma 2 uses 50.")],
+                    reference="attnloom_soft_cap.reference:SoftCap",
+                    doc="cap * tanh(logit / cap), the logit soft-capping of Gemma 2.",
+                )
+        """
+        raise NotImplementedError
+
+    @hookspec
+    def attnloom_storage_formats(self) -> Iterable[StorageFormat]:
+        """Storage formats: named functions that turn a cache manager's data into a block-sparse index.
+
+        Called once a process, when one of the declared formats is first asked for. The builder is imported when it is
+        first called.
+
+        Example:
+
+            from attnloom import hookimpl
+            from attnloom.index import StorageFormat
+
+            @hookimpl
+            def attnloom_storage_formats():
+                yield StorageFormat(
+                    name="page_table",
+                    builder="attnloom_page_table.builder:build_index",
+                    doc="Needs block_tables, i32 [requests, max_pages].",
+                )
+        """
+        raise NotImplementedError
+
+    @hookspec
+    def attnloom_tile_heuristics(self) -> Iterable[TileHeuristic]:
+        """Tile heuristics: named rules that choose the kernel's tile classes.
+
+        Used where a spec says `tile="its name"`, or for every `tile="auto"` if the configuration prefers it by
+        `[tool.attnloom.prefer]` `tile = "its name"`. A rule that returns none leaves the choice to the core.
+
+        Example:
+
+            from attnloom import hookimpl
+            from attnloom.tile import Tile, TileChoice, TileHeuristic
+
+            def choose(problem):
+                if problem.family != "host":
+                    return None
+                return TileChoice(short=Tile(16, 64), why=["measured on a laptop"])
+
+            @hookimpl
+            def attnloom_tile_heuristics():
+                yield TileHeuristic(name="laptop", choose=f"{__name__}:choose", doc="Small caches.")
+        """
+        raise NotImplementedError
+
+    @hookspec
+    def attnloom_kernel_compiled(self, report: Any) -> None:
+        """Observe that a kernel was compiled, or found in the cache.
+
+        An observer can change nothing: what it returns is ignored and what it raises is logged once. Called for plugins
+        that are loaded, that are named in `enable`, or that declare no contribution.
+
+        Args:
+            report: what `attnloom.jit` says of the artifact (name, path, key, hit, seconds).
+
+        Example:
+
+            import logging
+
+            from attnloom import hookimpl
+
+            @hookimpl
+            def attnloom_kernel_compiled(report):
+                logging.getLogger("compile_log").info("%s", report)
+        """
+        raise NotImplementedError
+
+    @hookspec
+    def attnloom_commands(self, register: Callable) -> None:
+        """Add subcommands to the `attnloom` command.
+
+        Called only for `attnloom --help` and for a subcommand that the core does not know.
+
+        Args:
+            register: called as `register(name, command)`; the command is a function with typer's annotations, or a
+                `typer.Typer` with subcommands of its own.
+
+        Example:
+
+            from attnloom import hookimpl
+
+            @hookimpl
+            def attnloom_commands(register):
+                def hello(name: str = "world"):
+                    "Greet somebody."
+                    print(f"hello, {name}")
+
+                register("hello", hello)
+        """
+        raise NotImplementedError
+
+
+HOOKS = tuple(name for name in vars(AttnloomSpecs) if name.startswith("attnloom_"))
+"""The name of every hook."""

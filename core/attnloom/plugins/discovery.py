@@ -1,0 +1,232 @@
+"""Which plugins are installed, and which of them may be used: read from metadata alone, nothing is imported.
+
+`scan` reads the metadata of every installed distribution once. `decide` sets aside what the configuration disables and
+what was made for another attnloom. Both record and never raise for a plugin's fault, so that listing always works.
+"""
+
+from __future__ import annotations
+
+import site
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from importlib_metadata import Distribution, EntryPoint, distributions
+from packaging.requirements import Requirement
+
+from attnloom.plugins.configuration import Config
+from attnloom.plugins.naming import NAME, canonicalize_name, did_you_mean, plugin_key
+from attnloom.plugins.record import KINDS, PluginRecord, State
+
+GROUP = "attnloom"
+PROVIDES = "attnloom.provides"
+
+
+def scan(
+    paths: Sequence[str] | None = None, *, core_version: str, reserved: Iterable[tuple[str, str]] = ()
+) -> list[PluginRecord]:
+    """The installed plugins, ordered by name and distribution.
+
+    Args:
+        paths: the folders to search, by default `search_paths()`.
+        core_version: the version that plugins must accept.
+        reserved: `(kind, name)` of what only the core may provide.
+    """
+    paths = search_paths() if paths is None else list(paths)
+    records: dict[tuple[str, str], PluginRecord] = {}
+    for distribution in distributions(path=paths):
+        if names_our_group(distribution):
+            for record in read_plugins(first_of_its_name(distribution, paths)):
+                check_requirement(record, distribution, core_version)
+                check_reserved(record, reserved)
+                records.setdefault((record.name, record.distribution), record)
+    return [records[key] for key in sorted(records)]
+
+
+def search_paths() -> list[str]:
+    """`sys.path` without the current directory, from which nothing is ever loaded, unless packages are installed in it."""
+    try:
+        here = Path.cwd().resolve()
+    except OSError:
+        return list(sys.path)
+    installed = {Path(path).resolve() for path in (*site.getsitepackages(), site.getusersitepackages())}
+    return [path for path in sys.path if path and (Path(path).resolve() != here or here in installed)]
+
+
+def names_our_group(distribution: Distribution) -> bool:
+    """Whether the entry points could have one of our groups; the text is looked at before anything is parsed."""
+    try:
+        return "[attnloom" in (distribution.read_text("entry_points.txt") or "").replace(" ", "")
+    except (OSError, ValueError):
+        return False
+
+
+def first_of_its_name(distribution: Distribution, paths: Sequence[str]) -> Distribution:
+    """The distribution that Python would import: the first of that name on the path."""
+    try:
+        return next(iter(distributions(name=distribution.metadata["Name"], path=list(paths))), distribution)
+    except Exception:
+        return distribution
+
+
+def read_plugins(distribution: Distribution) -> list[PluginRecord]:
+    """The plugins that one distribution brings. Metadata that makes no sense gives failed records."""
+    location = str(distribution.locate_file(""))
+    try:
+        name, version = canonicalize_name(distribution.metadata["Name"]), distribution.version
+        if not version:
+            raise ValueError("it has no version")
+        entry_points = list(distribution.entry_points)
+    except Exception as error:
+        name = str(getattr(distribution, "_path", None) or location)
+        record = PluginRecord(
+            name=Path(name).name, distribution=Path(name).name, version="?", module="", location=location
+        )
+        record.set_aside(State.FAILED, f"its metadata cannot be read: {describe(error)}", error)
+        return [record]
+    plugins = [point for point in entry_points if point.group == GROUP]
+    records = [
+        PluginRecord(
+            name=plugin_key(p.name), distribution=name, version=version, module=p.value.strip(), location=location
+        )
+        for p in plugins
+    ]
+    for record, point in zip(records, plugins, strict=True):
+        if not NAME.match(record.name):
+            record.set_aside(State.FAILED, f"its name {point.name!r} does not match {NAME.pattern!r}")
+        elif not is_module(record.module):
+            record.set_aside(State.FAILED, f"its entry point {point.value!r} is no module path")
+    for point in entry_points:
+        if point.group == PROVIDES:
+            assign(point, records)
+    return records
+
+
+def is_module(value: str) -> bool:
+    """Whether an entry point's value names a module, without attribute or extras."""
+    return bool(value) and all(part.isidentifier() for part in value.split("."))
+
+
+def assign(point: EntryPoint, records: list[PluginRecord]) -> None:
+    """Add one contribution to the plugin of its module, or record why it has none."""
+    kind, _, name = point.name.partition(".")
+    kind, name = plugin_key(kind), plugin_key(name)
+    owners = [record for record in records if record.module == point.value.strip()]
+    for record in owners or records:
+        if not owners:
+            record.set_aside(
+                State.FAILED, f"it provides {point.name!r} from {point.value!r}, which is no plugin of its distribution"
+            )
+        elif kind not in KINDS:
+            known = f"(known: {', '.join(KINDS)})"
+            record.set_aside(
+                State.FAILED, f"it provides {point.name!r}: unknown kind {kind!r}{did_you_mean(kind, KINDS)} {known}"
+            )
+        elif not NAME.match(name):
+            record.set_aside(State.FAILED, f"it provides {point.name!r}, whose name does not match {NAME.pattern!r}")
+        else:
+            record.provides = tuple(sorted({*record.provides, (kind, name)}))
+
+
+def check_requirement(record: PluginRecord, distribution: Distribution, core_version: str) -> None:
+    """Set aside a plugin whose distribution does not accept this version of attnloom."""
+    for text in requirements_of(distribution):
+        try:
+            requirement = Requirement(text)
+            applies = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+        except Exception as error:
+            if text.lower().startswith("attnloom"):
+                record.set_aside(State.FAILED, f"its requirement {text!r} cannot be read: {describe(error)}", error)
+            continue
+        if canonicalize_name(requirement.name) == "attnloom" and applies:
+            if not requirement.specifier.contains(core_version, prereleases=True):
+                wanted = f"attnloom{requirement.specifier}"
+                record.set_aside(State.INCOMPATIBLE, f"it needs {wanted}, and this is attnloom {core_version}")
+
+
+def requirements_of(distribution: Distribution) -> list[str]:
+    """The texts of `Requires-Dist`."""
+    try:
+        return list(distribution.requires or ())
+    except Exception:
+        return []
+
+
+def check_reserved(record: PluginRecord, reserved: Iterable[tuple[str, str]]) -> None:
+    """Set aside a plugin that claims a name of the core's."""
+    if taken := sorted(set(record.provides) & set(reserved)):
+        names = ", ".join(f"{kind} {name!r}" for kind, name in taken)
+        record.set_aside(State.FAILED, f"it provides {names}, a name reserved for the core")
+
+
+def decide(records: Iterable[PluginRecord], config: Config) -> list[str]:
+    """Set aside what `config` disables and mark what it names.
+
+    Returns:
+        warnings: what the configuration disables and nothing provides.
+    """
+    records = list(records)
+    required = [plugin_key(Requirement(text).name) for text in config.required]
+    for record in records:
+        record.named = any(map(record.is_called, (*config.enable, *required)))
+        if disabled_by := next(filter(record.is_called, config.disable), None):
+            record.set_aside(State.DISABLED, f"disabled by the configuration ({disabled_by!r} in {config.source})")
+        elif not config.autoload and not record.named:
+            record.set_aside(State.DISABLED, f"not enabled, and plugins load only by name ({config.source})")
+    known = known_names(records)
+    return [
+        f"the configuration disables {name!r}, and no such plugin is installed{did_you_mean(name, known)} ({config.source})"
+        for name in config.disable
+        if not any(record.is_called(name) for record in records)
+    ]
+
+
+def known_names(records: Iterable[PluginRecord]) -> set[str]:
+    """Every name by which a plugin can be called."""
+    return {name for record in records for name in (record.name, plugin_key(record.distribution))}
+
+
+def unmet(records: Iterable[PluginRecord], config: Config) -> list[tuple[str, PluginRecord | None]]:
+    """What the configuration names that cannot be had: a sentence each, and the plugin at fault if there is one."""
+    records = list(records)
+    problems: list[tuple[str, PluginRecord | None]] = []
+    for name in config.enable:
+        found = [record for record in records if record.is_called(name)]
+        if not found:
+            hint = did_you_mean(name, known_names(records))
+            problems.append((f"plugin {name!r} is enabled, and no such plugin is installed{hint}", None))
+        problems += [(f"plugin {r.label} is enabled and {r.state}: {r.reason}", r) for r in found if not r.offers]
+    for text in config.required:
+        problems += unmet_requirement(text, records)
+    for key, choice in config.prefer.items():
+        if key != "tile" and not any(record.is_called(choice) for record in records):
+            hint = did_you_mean(choice, known_names(records))
+            problems.append((f"{key!r} is to come from {choice!r}, and no such plugin is installed{hint}", None))
+    return [(f"{sentence} ({config.source})", record) for sentence, record in problems]
+
+
+def unmet_requirement(text: str, records: list[PluginRecord]) -> list[tuple[str, PluginRecord | None]]:
+    """Why a PEP 508 requirement on a plugin's distribution is not met; nothing if it is, or does not apply here."""
+    requirement = Requirement(text)
+    if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
+        return []
+    name = canonicalize_name(requirement.name)
+    found = [record for record in records if record.distribution == name]
+    if not found:
+        hint = did_you_mean(name, {record.distribution for record in records})
+        return [(f"{text!r} is required, and no such plugin distribution is installed{hint}", None)]
+    problems: list[tuple[str, PluginRecord | None]] = []
+    for record in found:
+        if not requirement.specifier.contains(record.version, prereleases=True):
+            problems.append((f"{text!r} is required, and {record.version} is installed", record))
+        elif not record.offers:
+            problems.append(
+                (f"{text!r} is required, and plugin {record.label} is {record.state}: {record.reason}", record)
+            )
+    return problems
+
+
+def describe(error: BaseException) -> str:
+    """An exception in one line: its type and what it says."""
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -1,0 +1,150 @@
+"""Import one plugin and collect what it provides. Anything wrong with it raises `BadPlugin`; nothing is kept of it then."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable
+from types import ModuleType
+from typing import Any
+
+import pluggy
+from attrs import evolve
+
+from attnloom.hookspecs import HOOKS, AttnloomSpecs
+from attnloom.index import StorageFormat
+from attnloom.plugins.discovery import describe
+from attnloom.plugins.naming import NAME, did_you_mean
+from attnloom.plugins.record import PluginRecord, State
+from attnloom.tile import TileHeuristic
+from attnloom.variant import ABI, Variant
+
+Contribution = Variant | StorageFormat | TileHeuristic
+
+COLLECTED = {
+    "variant": ("attnloom_variants", Variant),
+    "storage_format": ("attnloom_storage_formats", StorageFormat),
+    "tile_heuristic": ("attnloom_tile_heuristics", TileHeuristic),
+}
+"""Each kind of contribution with the hook that returns it and its type."""
+
+
+class BadPlugin(Exception):
+    """Why a plugin cannot be used: the state it is left in, and a sentence."""
+
+    def __init__(self, reason: str, state: State = State.FAILED):
+        super().__init__(reason)
+        self.state = state
+
+
+def new_manager() -> pluggy.PluginManager:
+    """A manager that knows the hooks and no plugin."""
+    manager = pluggy.PluginManager("attnloom")
+    manager.add_hookspecs(AttnloomSpecs)
+    return manager
+
+
+def load(record: PluginRecord, manager: pluggy.PluginManager) -> dict[tuple[str, str], Contribution]:
+    """Import the plugin, register its hooks and return its contributions by `(kind, name)`.
+
+    Raises:
+        BadPlugin: from the cause where there is one. The manager is then as it was.
+    """
+    try:
+        module = importlib.import_module(record.module)
+    except (Exception, SystemExit) as error:
+        raise BadPlugin(f"its import raised {describe(error)}") from error
+    key = f"{record.distribution}:{record.name}"
+    check_hooks(module, manager)
+    try:
+        manager.register(module, key)
+    except (ValueError, pluggy.PluginValidationError) as error:
+        raise BadPlugin(f"its hooks are wrong: {describe(error)}") from error
+    try:
+        return collect(record, module, manager)
+    except BadPlugin:
+        manager.unregister(name=key)
+        raise
+
+
+def check_hooks(module: ModuleType, manager: pluggy.PluginManager) -> None:
+    """Refuse hooks that do not exist and wrappers, which could change what other plugins return."""
+    for name in dir(module):
+        options = manager.parse_hookimpl_opts(module, name)
+        if options is None:
+            continue
+        hook = options.get("specname") or name
+        if hook not in HOOKS and not options.get("optionalhook"):
+            raise BadPlugin(
+                f"it implements an unknown hook {hook!r}{did_you_mean(hook, HOOKS)} (known: {', '.join(HOOKS)})"
+            )
+        if options.get("wrapper") or options.get("hookwrapper"):
+            raise BadPlugin(f"its {hook} is a wrapper; a plugin may add to what others offer, never change it")
+
+
+def collect(
+    record: PluginRecord, module: ModuleType, manager: pluggy.PluginManager
+) -> dict[tuple[str, str], Contribution]:
+    """What the plugin's hooks return, checked against their types and against what its metadata declares."""
+    found: dict[tuple[str, str], Contribution] = {}
+    for kind, (hook, expected) in COLLECTED.items():
+        for item in results_of(hook, module, manager):
+            if not isinstance(item, expected):
+                raise BadPlugin(f"its {hook} returned {item!r}, which is no {expected.__name__}")
+            if not isinstance(item.name, str) or not NAME.match(item.name):
+                raise BadPlugin(f"its {hook} returned the name {item.name!r}, which does not match {NAME.pattern!r}")
+            if (kind, item.name) in found:
+                raise BadPlugin(f"its {hook} returned {item.name!r} twice")
+            found[kind, item.name] = complete(item, record) if isinstance(item, Variant) else item
+    check_declared(set(found), set(record.provides), module)
+    return found
+
+
+def results_of(hook: str, module: ModuleType, manager: pluggy.PluginManager) -> list[Any]:
+    """What the module's implementations of one hook return, in one list."""
+    results: list[Any] = []
+    for implementation in implementations(hook, module, manager):
+        try:
+            returned = implementation.function()
+            if isinstance(returned, (str, bytes, dict)) or not isinstance(returned, Iterable):
+                raise TypeError(f"it must return an iterable of descriptors, got {returned!r}")
+            results += returned
+        except (Exception, SystemExit) as error:
+            raise BadPlugin(f"its {hook} raised {describe(error)}") from error
+    return results
+
+
+def implementations(hook: str, module: ModuleType, manager: pluggy.PluginManager) -> list[pluggy.HookImpl]:
+    """The module's implementations of one hook, in the order in which the module defines them."""
+    return [item for item in getattr(manager.hook, hook).get_hookimpls() if item.plugin is module]
+
+
+def complete(variant: Variant, record: PluginRecord) -> Variant:
+    """`variant` with its package filled in, once its contract and package are seen to be right."""
+    if variant.abi != ABI:
+        reason = (
+            f"its variant {variant.name!r} is written for functor contract {variant.abi}, and this attnloom has {ABI}"
+        )
+        raise BadPlugin(reason, State.INCOMPATIBLE)
+    package = variant.package or record.package
+    if package.partition(".")[0] != record.package.partition(".")[0]:
+        raise BadPlugin(
+            f"its variant {variant.name!r} takes its header from {package!r}, outside of {record.package!r}"
+        )
+    return evolve(variant, package=package)
+
+
+def check_declared(found: set[tuple[str, str]], declared: set[tuple[str, str]], module: ModuleType) -> None:
+    """Refuse a plugin whose hooks and whose metadata disagree."""
+    if extra := sorted(found - declared):
+        raise BadPlugin(f"its hooks return {spell(extra)}, which `attnloom.provides` of its metadata does not declare")
+    if missing := sorted(declared - found):
+        unmarked = [
+            hook for hook in HOOKS if hasattr(module, hook) and not hasattr(getattr(module, hook), "attnloom_impl")
+        ]
+        hint = f"; {', '.join(unmarked)} is not marked with @hookimpl" if unmarked else ""
+        raise BadPlugin(f"its metadata declares {spell(missing)}, which no hook returns{hint}")
+
+
+def spell(keys: list[tuple[str, str]]) -> str:
+    """`variant 'rope', variant 'alibi'`."""
+    return ", ".join(f"{kind.replace('_', ' ')} {name!r}" for kind, name in keys)

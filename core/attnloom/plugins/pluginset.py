@@ -1,0 +1,333 @@
+"""`PluginSet`: the plugins of one configuration, found once, loaded when first needed."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import os
+import threading
+import weakref
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from attnloom import __version__, builtin
+from attnloom.errors import PluginError, UnavailableError, UnknownNameError
+from attnloom.index import StorageFormat
+from attnloom.plugins import discovery, loading
+from attnloom.plugins.configuration import EXPORT, Config, Stack
+from attnloom.plugins.naming import did_you_mean, normalize_name
+from attnloom.plugins.record import PluginRecord, State
+from attnloom.tile import TileHeuristic
+from attnloom.variant import Variant
+
+log = logging.getLogger("attnloom.plugins")
+
+RESERVED = (("storage_format", "dense"), ("tile_heuristic", "auto"), ("variant", "causal"))
+"""What the core provides, under names that no plugin may take."""
+
+
+class PluginSet:
+    """What the installed plugins provide, by name, under one configuration.
+
+    Metadata is read when something is first asked for and a plugin is imported when something that it provides is. Sets
+    are independent of each other and thread-safe; each process has its own (a pickled set arrives as its configuration).
+    Names may be written with `-` or `_`.
+    """
+
+    _default: PluginSet | None = None
+    _default_lock = threading.RLock()
+
+    def __init__(self, config: Config, *, paths: Sequence[str] | None = None):
+        """A set under `config`, of the plugins whose metadata lies in `paths` (default: where Python finds packages)."""
+        self.config = config
+        self._paths = None if paths is None else tuple(paths)
+        self._lock = threading.RLock()
+        self._manager = loading.new_manager()
+        self._records: list[PluginRecord] | None = None
+        self._contributions: dict[tuple[str, str, int], loading.Contribution] = {}
+        self._loading: set[int] = set()
+        self._checked = False
+        self._observer_failures: set[str] = set()
+        self._core = PluginRecord(
+            name="core", distribution="attnloom", version=__version__, module="attnloom.builtin", provides=RESERVED
+        )
+        _all_sets.add(self)
+
+    @classmethod
+    def default(cls) -> PluginSet:
+        """The set of this process, under the configuration that is found when it is first asked for.
+
+        Processes that multiprocessing starts from here on receive that configuration and never search.
+
+        Raises:
+            ConfigError: the configuration is wrong.
+        """
+        if cls._default is None:
+            with cls._default_lock:
+                if cls._default is None:
+                    config = Config.resolve()
+                    os.environ[EXPORT] = config.export(for_any_process=False)
+                    cls._default = cls(config)
+        return cls._default
+
+    @classmethod
+    def from_config(cls, config: Config, *, paths: Sequence[str] | None = None) -> PluginSet:
+        """A set of its own under `config`, of the plugins found in `paths`, by default where Python finds packages."""
+        return cls(config, paths=paths)
+
+    def __reduce__(self):
+        return PluginSet, (self.config,)
+
+    def __repr__(self) -> str:
+        return f"PluginSet({self.config.source})"
+
+    # What is there
+
+    def records(self) -> tuple[PluginRecord, ...]:
+        """Every plugin installed, the core's own first, with its state. Imports none, raises for none."""
+        with self._lock:
+            if self._records is None:
+                records = discovery.scan(self._paths, core_version=__version__, reserved=RESERVED)
+                for warning in discovery.decide(records, self.config):
+                    log.warning("attnloom: %s", warning)
+                self._records = records
+            return (self._core, *self._records)
+
+    def names(self, kind: str) -> tuple[str, ...]:
+        """The names of one kind that can be asked for, sorted. Imports no plugin."""
+        return tuple(
+            sorted({name for record in self.records() if record.offers for k, name in record.provides if k == kind})
+        )
+
+    def clashes(self) -> dict[tuple[str, str], tuple[PluginRecord, ...]]:
+        """Each `(kind, name)` that several plugins offer and that the configuration gives to none of them."""
+        keys = sorted({key for record in self.records() for key in record.provides})
+        return {key: found for key in keys if len(found := self._candidates(*key)) > 1}
+
+    # What is asked for
+
+    def variant(self, name: str) -> Variant:
+        """The variant called `name`, its package filled in.
+
+        Raises:
+            UnknownNameError: no plugin provides it; the message has near names.
+            UnavailableError: a plugin would, but is disabled, incompatible or broken; the cause is chained.
+            PluginError: two plugins offer it, or a plugin that the configuration names cannot be used.
+        """
+        return self._get("variant", name)
+
+    def storage_format(self, name: str) -> StorageFormat:
+        """The storage format called `name`, a stateless object. Raises as `variant` does."""
+        return self._get("storage_format", name)
+
+    def tile_heuristic(self, name: str) -> TileHeuristic:
+        """The tile heuristic called `name`; `"auto"` is the one that `prefer.tile` names, or the core's.
+
+        Raises as `variant` does.
+        """
+        if normalize_name(name) == "auto":
+            name = self.config.prefer.get("tile", "auto")
+        return self._get("tile_heuristic", name)
+
+    def provider(self, kind: str, name: str) -> PluginRecord:
+        """The plugin that provides a name, without loading it. Raises as `variant` does."""
+        return self._provider(kind, normalize_name(name))
+
+    def stack(self, name: str) -> Stack:
+        """The composition that the configuration calls `name`. Raises `UnknownNameError`."""
+        key = normalize_name(name)
+        try:
+            return self.config.stacks[key]
+        except KeyError:
+            stacks = ", ".join(sorted(self.config.stacks)) or "none"
+            hint = did_you_mean(key, self.config.stacks)
+            raise UnknownNameError(f"no stack {name!r}{hint} (configured: {stacks}; {self.config.source})") from None
+
+    def header_dir(self, variant: Variant) -> Path:
+        """The folder from which `variant.header` is included.
+
+        Raises:
+            PluginError: there is no such folder, or the header is not in it.
+        """
+        package = variant.package
+        if package is None:
+            raise PluginError(
+                f"variant {variant.name!r} says no package for its header {variant.header!r}; give package="
+            )
+        try:
+            spec = importlib.util.find_spec(package)
+        except (ImportError, ValueError):
+            spec = None
+        if spec is None:
+            raise PluginError(f"variant {variant.name!r}: its package {package!r} cannot be found")
+        folders = [Path(folder) for folder in spec.submodule_search_locations or ()]
+        if not folders and spec.origin:
+            folders = [Path(spec.origin).parent]
+        for folder in folders:
+            if (folder / variant.header).is_file():
+                return folder
+        places = ", ".join(map(str, folders))
+        raise PluginError(
+            f"variant {variant.name!r}: its header {variant.header!r} is not in {places}; is it packaged?"
+        )
+
+    # What plugins hear
+
+    def notify_compiled(self, report: Any) -> None:
+        """Tell observers that a kernel was compiled. Whatever an observer raises is logged once and changes nothing."""
+        with self._lock:
+            for record in self.records()[1:]:
+                if record.offers and record.state is State.FOUND and (record.named or not record.provides):
+                    self._try_load(record)
+            observers = self._manager.hook.attnloom_kernel_compiled.get_hookimpls()
+        for observer in sorted(observers, key=lambda item: item.plugin_name):
+            try:
+                observer.function(*[report for _ in observer.argnames])
+            except (Exception, SystemExit) as error:
+                if observer.plugin_name not in self._observer_failures:
+                    self._observer_failures.add(observer.plugin_name)
+                    told = discovery.describe(error)
+                    log.warning("attnloom: observer %s raised %s; it changes nothing", observer.plugin_name, told)
+
+    def commands(self) -> dict[str, list[tuple[str, Any]]]:
+        """The subcommands that plugins add: for each name, the plugins (as labels) with their commands. Loads every plugin."""
+        found: dict[str, list[tuple[str, Any]]] = {}
+        with self._lock:
+            loaded = [record for record in self.records()[1:] if record.offers and self._try_load(record)]
+            labels = {f"{record.distribution}:{record.name}": record.label for record in loaded}
+            implementations = self._manager.hook.attnloom_commands.get_hookimpls()
+        for implementation in sorted(implementations, key=lambda item: item.plugin_name):
+            label, own = labels[implementation.plugin_name], {}
+
+            def register(name: str, command: Any, own: dict = own) -> None:
+                own[normalize_name(name)] = command
+
+            try:
+                implementation.function(*[register for _ in implementation.argnames])
+            except (Exception, SystemExit) as error:
+                log.warning("attnloom: the commands of plugin %s are left out: %s", label, discovery.describe(error))
+                continue
+            for name, command in own.items():
+                found.setdefault(name, []).append((label, command))
+        return {name: self._preferred_commands(name, offers) for name, offers in sorted(found.items())}
+
+    # How it is found
+
+    def _preferred_commands(self, name: str, offers: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
+        choice = self.config.prefer.get(f"command:{name}")
+        chosen = {record.label for record in self.records() if choice and record.is_called(choice)}
+        return [offer for offer in offers if offer[0] in chosen] or offers
+
+    def _get(self, kind: str, name: str) -> Any:
+        key = normalize_name(name)
+        with self._lock:
+            self._check_named()
+            record = self._provider(kind, key)
+            if record is not self._core:
+                self._load(record, f"{kind.replace('_', ' ')} {name!r}")
+            elif record.state is not State.LOADED:
+                self._load_core()
+            return self._contributions[kind, key, id(record)]
+
+    def _provider(self, kind: str, name: str) -> PluginRecord:
+        noun = f"{kind.replace('_', ' ')} {name!r}"
+        candidates = self._candidates(kind, name)
+        if len(candidates) == 1:
+            return candidates[0]
+        if candidates:
+            offers = " and ".join(record.label for record in candidates)
+            raise PluginError(
+                f"{noun} is offered by {offers}; choose one in [prefer] of the configuration: "
+                f'"{kind}:{name}" = "{candidates[0].distribution}"'
+            )
+        aside = [record for record in self.records() if not record.offers and (kind, name) in record.provides]
+        if aside:
+            causes = "; ".join(f"plugin {record.label}, which is {record.state}: {record.reason}" for record in aside)
+            raise UnavailableError(f"{noun} is provided by {causes}") from aside[0].error
+        known = self.names(kind)
+        hint = did_you_mean(name, known) + self._elsewhere(kind, name)
+        raise UnknownNameError(f"no {noun}{hint} (installed: {', '.join(known) or 'none'})")
+
+    def _elsewhere(self, kind: str, name: str) -> str:
+        """What else goes by this name: another kind, or a near name of a plugin that cannot be used."""
+        for record in self.records():
+            for other, its_name in record.provides:
+                if its_name == name and other != kind:
+                    return f"; {name!r} is a {other.replace('_', ' ')}"
+        aside = {n: r for r in self.records() if not r.offers for k, n in r.provides if k == kind}
+        if hint := did_you_mean(name, aside):
+            record = aside[next(n for n in aside if repr(n) in hint)]
+            return f"{hint} (of plugin {record.label}, {record.state}: {record.reason})"
+        return ""
+
+    def _candidates(self, kind: str, name: str) -> tuple[PluginRecord, ...]:
+        offering = tuple(record for record in self.records() if record.offers and (kind, name) in record.provides)
+        choice = self.config.prefer.get(f"{kind}:{name}")
+        if choice and len(offering) > 1:
+            return tuple(record for record in offering if record.is_called(choice)) or offering
+        return offering
+
+    def _check_named(self) -> None:
+        """Once: hold the configuration to what it names, and under `strict` every plugin to its word."""
+        if self._checked:
+            return
+        problems = discovery.unmet(self.records(), self.config)
+        if self.config.strict:
+            aside = (State.FAILED, State.INCOMPATIBLE)
+            problems += [(f"plugin {r.label} is {r.state}: {r.reason}", r) for r in self.records() if r.state in aside]
+        for sentence, record in problems:
+            raise PluginError(sentence) from (record.error if record else None)
+        for record in self.records()[1:]:
+            if record.offers and (record.named or self.config.strict):
+                self._load(record, "what the configuration names" if record.named else "strict mode")
+            elif record.state in (State.FAILED, State.INCOMPATIBLE):
+                log.warning("attnloom: plugin %s is %s: %s", record.label, record.state, record.reason)
+        self._checked = True
+
+    def _load(self, record: PluginRecord, wanted: str) -> None:
+        """Load a plugin that is needed. Raises `UnavailableError` from its cause."""
+        if id(record) in self._loading:
+            raise PluginError(f"plugin {record.label} asks for {wanted} while it is being loaded itself")
+        if not self._try_load(record):
+            raise UnavailableError(
+                f"{record.reason} (plugin {record.label} is {record.state}; it is needed for {wanted})"
+            ) from record.error
+
+    def _try_load(self, record: PluginRecord) -> bool:
+        """Load a plugin unless it is loaded; record and warn once if that fails. True if it is loaded."""
+        if record.state is State.FOUND and id(record) not in self._loading:
+            self._loading.add(id(record))
+            try:
+                found = loading.load(record, self._manager)
+            except loading.BadPlugin as problem:
+                record.state, record.reason, record.error = problem.state, str(problem), problem.__cause__
+                log.warning("attnloom: plugin %s is %s: %s", record.label, record.state, record.reason)
+            else:
+                self._contributions |= {(*key, id(record)): item for key, item in found.items()}
+                record.state = State.LOADED
+            finally:
+                self._loading.discard(id(record))
+        return record.state is State.LOADED
+
+    def _load_core(self) -> None:
+        manager = loading.new_manager()
+        manager.register(builtin)
+        found = loading.collect(self._core, builtin, manager)
+        self._contributions |= {(*key, id(self._core)): item for key, item in found.items()}
+        self._core.state = State.LOADED
+
+
+_all_sets: weakref.WeakSet[PluginSet] = weakref.WeakSet()
+
+
+def _renew_locks() -> None:
+    """A forked child has one thread; a lock that another thread of its parent held would never be released."""
+    PluginSet._default_lock = threading.RLock()
+    for plugin_set in _all_sets:
+        plugin_set._lock = threading.RLock()
+        plugin_set._loading.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_locks)
