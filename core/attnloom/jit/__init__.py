@@ -1,1 +1,44 @@
+"""Compiled libraries: toolchains, the content-addressed cache, and loading. Importing this package compiles nothing.
 
+`build(unit)` gives an `Artifact`; `load(artifact)` a `KernelHandle`; `prepare(units)` builds kernels, launcher and
+scheduler at a time, which is what a first use wants.
+"""
+
+from __future__ import annotations
+
+import importlib
+
+_HOMES = {
+    "Artifact": "unit",
+    "CompileReport": "unit",
+    "CompileUnit": "unit",
+    "Entry": "cache",
+    "KernelHandle": "launcher",
+    "Toolchain": "toolchain",
+    "binding": "launcher",
+    "build": "builder",
+    "build_all": "builder",
+    "clear": "builder",
+    "entries": "cache",
+    "forget": "builder",
+    "host_toolchain": "toolchain",
+    "include_dirs": "launcher",
+    "load": "launcher",
+    "prepare": "launcher",
+    "scheduler_library": "launcher",
+}
+
+__all__ = sorted(_HOMES)
+
+
+def __getattr__(name: str):
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"{__name__}.{home}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
