@@ -20,7 +20,7 @@ class UnknownNameError(AttnloomError, LookupError):
 
 
 class UnavailableError(PluginError, UnknownNameError):
-    """A plugin would provide the name that was asked for, but it is disabled, incompatible or broken; the cause is chained."""
+    """A plugin would provide the name that was asked for, but is disabled, incompatible or broken (the chained cause)."""
 
 
 class CompositionError(AttnloomError, ValueError):

@@ -44,7 +44,7 @@ def scan(
 
 
 def search_paths() -> list[str]:
-    """`sys.path` without the current directory, from which nothing is ever loaded, unless packages are installed in it."""
+    """`sys.path` without the current directory, from which nothing is loaded unless packages are installed in it."""
     try:
         here = Path.cwd().resolve()
     except OSError:
@@ -78,19 +78,13 @@ def read_plugins(distribution: Distribution) -> list[PluginRecord]:
             raise ValueError("it has no version")
         entry_points = list(distribution.entry_points)
     except Exception as error:
-        name = str(getattr(distribution, "_path", None) or location)
-        record = PluginRecord(
-            name=Path(name).name, distribution=Path(name).name, version="?", module="", location=location
-        )
+        name = Path(str(getattr(distribution, "_path", None) or location)).name
+        record = PluginRecord(name=name, distribution=name, version="?", module="", location=location)
         record.set_aside(State.FAILED, f"its metadata cannot be read: {describe(error)}", error)
         return [record]
     plugins = [point for point in entry_points if point.group == GROUP]
-    records = [
-        PluginRecord(
-            name=plugin_key(p.name), distribution=name, version=version, module=p.value.strip(), location=location
-        )
-        for p in plugins
-    ]
+    source = {"distribution": name, "version": version, "location": location}
+    records = [PluginRecord(name=plugin_key(point.name), module=point.value.strip(), **source) for point in plugins]
     for record, point in zip(records, plugins, strict=True):
         if not NAME.match(record.name):
             record.set_aside(State.FAILED, f"its name {point.name!r} does not match {NAME.pattern!r}")
@@ -114,14 +108,11 @@ def assign(point: EntryPoint, records: list[PluginRecord]) -> None:
     owners = [record for record in records if record.module == point.value.strip()]
     for record in owners or records:
         if not owners:
-            record.set_aside(
-                State.FAILED, f"it provides {point.name!r} from {point.value!r}, which is no plugin of its distribution"
-            )
+            reason = f"it provides {point.name!r} from {point.value!r}, which is no plugin of its distribution"
+            record.set_aside(State.FAILED, reason)
         elif kind not in KINDS:
-            known = f"(known: {', '.join(KINDS)})"
-            record.set_aside(
-                State.FAILED, f"it provides {point.name!r}: unknown kind {kind!r}{did_you_mean(kind, KINDS)} {known}"
-            )
+            hint = f"{did_you_mean(kind, KINDS)} (known: {', '.join(KINDS)})"
+            record.set_aside(State.FAILED, f"it provides {point.name!r}: unknown kind {kind!r}{hint}")
         elif not NAME.match(name):
             record.set_aside(State.FAILED, f"it provides {point.name!r}, whose name does not match {NAME.pattern!r}")
         else:
@@ -138,10 +129,10 @@ def check_requirement(record: PluginRecord, distribution: Distribution, core_ver
             if text.lower().startswith("attnloom"):
                 record.set_aside(State.FAILED, f"its requirement {text!r} cannot be read: {describe(error)}", error)
             continue
-        if canonicalize_name(requirement.name) == "attnloom" and applies:
-            if not requirement.specifier.contains(core_version, prereleases=True):
-                wanted = f"attnloom{requirement.specifier}"
-                record.set_aside(State.INCOMPATIBLE, f"it needs {wanted}, and this is attnloom {core_version}")
+        on_core = applies and canonicalize_name(requirement.name) == "attnloom"
+        if on_core and not requirement.specifier.contains(core_version, prereleases=True):
+            wanted = f"attnloom{requirement.specifier}"
+            record.set_aside(State.INCOMPATIBLE, f"it needs {wanted}, and this is attnloom {core_version}")
 
 
 def requirements_of(distribution: Distribution) -> list[str]:
@@ -173,12 +164,9 @@ def decide(records: Iterable[PluginRecord], config: Config) -> list[str]:
             record.set_aside(State.DISABLED, f"disabled by the configuration ({disabled_by!r} in {config.source})")
         elif not config.autoload and not record.named:
             record.set_aside(State.DISABLED, f"not enabled, and plugins load only by name ({config.source})")
-    known = known_names(records)
-    return [
-        f"the configuration disables {name!r}, and no such plugin is installed{did_you_mean(name, known)} ({config.source})"
-        for name in config.disable
-        if not any(record.is_called(name) for record in records)
-    ]
+    absent = [name for name in config.disable if not any(record.is_called(name) for record in records)]
+    hints = {name: did_you_mean(name, known_names(records)) for name in absent}
+    return [f"{name!r} is disabled, and no such plugin is installed{hints[name]} ({config.source})" for name in absent]
 
 
 def known_names(records: Iterable[PluginRecord]) -> set[str]:
@@ -195,7 +183,7 @@ def unmet(records: Iterable[PluginRecord], config: Config) -> list[tuple[str, Pl
         if not found:
             hint = did_you_mean(name, known_names(records))
             problems.append((f"plugin {name!r} is enabled, and no such plugin is installed{hint}", None))
-        problems += [(f"plugin {r.label} is enabled and {r.state}: {r.reason}", r) for r in found if not r.offers]
+        problems += [(f"{name!r} is enabled, but {r.status}", r) for r in found if not r.offers]
     for text in config.required:
         problems += unmet_requirement(text, records)
     for key, choice in config.prefer.items():
@@ -220,9 +208,7 @@ def unmet_requirement(text: str, records: list[PluginRecord]) -> list[tuple[str,
         if not requirement.specifier.contains(record.version, prereleases=True):
             problems.append((f"{text!r} is required, and {record.version} is installed", record))
         elif not record.offers:
-            problems.append(
-                (f"{text!r} is required, and plugin {record.label} is {record.state}: {record.reason}", record)
-            )
+            problems.append((f"{text!r} is required, but {record.status}", record))
     return problems
 
 

@@ -1,4 +1,4 @@
-"""Import one plugin and collect what it provides. Anything wrong with it raises `BadPlugin`; nothing is kept of it then."""
+"""Import one plugin and collect what it provides. Whatever is wrong with it raises `BadPluginError`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ COLLECTED = {
 """Each kind of contribution with the hook that returns it and its type."""
 
 
-class BadPlugin(Exception):
+class BadPluginError(Exception):
     """Why a plugin cannot be used: the state it is left in, and a sentence."""
 
     def __init__(self, reason: str, state: State = State.FAILED):
@@ -47,21 +47,21 @@ def load(record: PluginRecord, manager: pluggy.PluginManager) -> dict[tuple[str,
     """Import the plugin, register its hooks and return its contributions by `(kind, name)`.
 
     Raises:
-        BadPlugin: from the cause where there is one. The manager is then as it was.
+        BadPluginError: from the cause where there is one. The manager is then as it was.
     """
     try:
         module = importlib.import_module(record.module)
     except (Exception, SystemExit) as error:
-        raise BadPlugin(f"its import raised {describe(error)}") from error
+        raise BadPluginError(f"its import raised {describe(error)}") from error
     key = f"{record.distribution}:{record.name}"
     check_hooks(module, manager)
     try:
         manager.register(module, key)
     except (ValueError, pluggy.PluginValidationError) as error:
-        raise BadPlugin(f"its hooks are wrong: {describe(error)}") from error
+        raise BadPluginError(f"its hooks are wrong: {describe(error)}") from error
     try:
         return collect(record, module, manager)
-    except BadPlugin:
+    except BadPluginError:
         manager.unregister(name=key)
         raise
 
@@ -74,11 +74,10 @@ def check_hooks(module: ModuleType, manager: pluggy.PluginManager) -> None:
             continue
         hook = options.get("specname") or name
         if hook not in HOOKS and not options.get("optionalhook"):
-            raise BadPlugin(
-                f"it implements an unknown hook {hook!r}{did_you_mean(hook, HOOKS)} (known: {', '.join(HOOKS)})"
-            )
+            hint = f"{did_you_mean(hook, HOOKS)} (known: {', '.join(HOOKS)})"
+            raise BadPluginError(f"it implements an unknown hook {hook!r}{hint}")
         if options.get("wrapper") or options.get("hookwrapper"):
-            raise BadPlugin(f"its {hook} is a wrapper; a plugin may add to what others offer, never change it")
+            raise BadPluginError(f"its {hook} is a wrapper; a plugin may add to what others offer, never change it")
 
 
 def collect(
@@ -89,11 +88,13 @@ def collect(
     for kind, (hook, expected) in COLLECTED.items():
         for item in results_of(hook, module, manager):
             if not isinstance(item, expected):
-                raise BadPlugin(f"its {hook} returned {item!r}, which is no {expected.__name__}")
+                raise BadPluginError(f"its {hook} returned {item!r}, which is no {expected.__name__}")
             if not isinstance(item.name, str) or not NAME.match(item.name):
-                raise BadPlugin(f"its {hook} returned the name {item.name!r}, which does not match {NAME.pattern!r}")
+                raise BadPluginError(
+                    f"its {hook} returned the name {item.name!r}, which does not match {NAME.pattern!r}"
+                )
             if (kind, item.name) in found:
-                raise BadPlugin(f"its {hook} returned {item.name!r} twice")
+                raise BadPluginError(f"its {hook} returned {item.name!r} twice")
             found[kind, item.name] = complete(item, record) if isinstance(item, Variant) else item
     check_declared(set(found), set(record.provides), module)
     return found
@@ -104,12 +105,12 @@ def results_of(hook: str, module: ModuleType, manager: pluggy.PluginManager) -> 
     results: list[Any] = []
     for implementation in implementations(hook, module, manager):
         try:
-            returned = implementation.function()
+            returned = call(implementation)
             if isinstance(returned, (str, bytes, dict)) or not isinstance(returned, Iterable):
                 raise TypeError(f"it must return an iterable of descriptors, got {returned!r}")
             results += returned
         except (Exception, SystemExit) as error:
-            raise BadPlugin(f"its {hook} raised {describe(error)}") from error
+            raise BadPluginError(f"its {hook} raised {describe(error)}") from error
     return results
 
 
@@ -118,31 +119,34 @@ def implementations(hook: str, module: ModuleType, manager: pluggy.PluginManager
     return [item for item in getattr(manager.hook, hook).get_hookimpls() if item.plugin is module]
 
 
+def call(implementation: pluggy.HookImpl, **arguments: Any) -> Any:
+    """Call one implementation with those of `arguments` that it takes."""
+    taken = (*implementation.argnames, *implementation.kwargnames)
+    return implementation.function(**{name: value for name, value in arguments.items() if name in taken})
+
+
 def complete(variant: Variant, record: PluginRecord) -> Variant:
     """`variant` with its package filled in, once its contract and package are seen to be right."""
     if variant.abi != ABI:
-        reason = (
-            f"its variant {variant.name!r} is written for functor contract {variant.abi}, and this attnloom has {ABI}"
-        )
-        raise BadPlugin(reason, State.INCOMPATIBLE)
+        reason = f"its variant {variant.name!r} is of functor contract {variant.abi}, and this attnloom's is {ABI}"
+        raise BadPluginError(reason, State.INCOMPATIBLE)
     package = variant.package or record.package
     if package.partition(".")[0] != record.package.partition(".")[0]:
-        raise BadPlugin(
-            f"its variant {variant.name!r} takes its header from {package!r}, outside of {record.package!r}"
-        )
+        raise BadPluginError(f"the header of its variant {variant.name!r} is in {package!r}, not in {record.package!r}")
     return evolve(variant, package=package)
 
 
 def check_declared(found: set[tuple[str, str]], declared: set[tuple[str, str]], module: ModuleType) -> None:
     """Refuse a plugin whose hooks and whose metadata disagree."""
     if extra := sorted(found - declared):
-        raise BadPlugin(f"its hooks return {spell(extra)}, which `attnloom.provides` of its metadata does not declare")
+        raise BadPluginError(
+            f"its hooks return {spell(extra)}, which `attnloom.provides` of its metadata does not declare"
+        )
     if missing := sorted(declared - found):
-        unmarked = [
-            hook for hook in HOOKS if hasattr(module, hook) and not hasattr(getattr(module, hook), "attnloom_impl")
-        ]
+        defined = {hook: getattr(module, hook) for hook in HOOKS if hasattr(module, hook)}
+        unmarked = [hook for hook, function in defined.items() if not hasattr(function, "attnloom_impl")]
         hint = f"; {', '.join(unmarked)} is not marked with @hookimpl" if unmarked else ""
-        raise BadPlugin(f"its metadata declares {spell(missing)}, which no hook returns{hint}")
+        raise BadPluginError(f"its metadata declares {spell(missing)}, which no hook returns{hint}")
 
 
 def spell(keys: list[tuple[str, str]]) -> str:

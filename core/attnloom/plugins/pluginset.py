@@ -30,16 +30,16 @@ RESERVED = (("storage_format", "dense"), ("tile_heuristic", "auto"), ("variant",
 class PluginSet:
     """What the installed plugins provide, by name, under one configuration.
 
-    Metadata is read when something is first asked for and a plugin is imported when something that it provides is. Sets
-    are independent of each other and thread-safe; each process has its own (a pickled set arrives as its configuration).
-    Names may be written with `-` or `_`.
+    Metadata is read when something is first asked for and a plugin is imported when something that it provides is.
+    Sets are independent of each other and thread-safe; a pickled set arrives as its configuration. Names may be written
+    with `-` or `_`.
     """
 
     _default: PluginSet | None = None
     _default_lock = threading.RLock()
 
     def __init__(self, config: Config, *, paths: Sequence[str] | None = None):
-        """A set under `config`, of the plugins whose metadata lies in `paths` (default: where Python finds packages)."""
+        """A set under `config`, of the plugins found in `paths`, by default where Python finds packages."""
         self.config = config
         self._paths = None if paths is None else tuple(paths)
         self._lock = threading.RLock()
@@ -96,9 +96,8 @@ class PluginSet:
 
     def names(self, kind: str) -> tuple[str, ...]:
         """The names of one kind that can be asked for, sorted. Imports no plugin."""
-        return tuple(
-            sorted({name for record in self.records() if record.offers for k, name in record.provides if k == kind})
-        )
+        offered = {key for record in self.records() if record.offers for key in record.provides}
+        return tuple(sorted(name for its_kind, name in offered if its_kind == kind))
 
     def clashes(self) -> dict[tuple[str, str], tuple[PluginRecord, ...]]:
         """Each `(kind, name)` that several plugins offer and that the configuration gives to none of them."""
@@ -152,9 +151,7 @@ class PluginSet:
         """
         package = variant.package
         if package is None:
-            raise PluginError(
-                f"variant {variant.name!r} says no package for its header {variant.header!r}; give package="
-            )
+            raise PluginError(f"variant {variant.name!r}: give package=, the one in which {variant.header!r} lies")
         try:
             spec = importlib.util.find_spec(package)
         except (ImportError, ValueError):
@@ -168,9 +165,7 @@ class PluginSet:
             if (folder / variant.header).is_file():
                 return folder
         places = ", ".join(map(str, folders))
-        raise PluginError(
-            f"variant {variant.name!r}: its header {variant.header!r} is not in {places}; is it packaged?"
-        )
+        raise PluginError(f"variant {variant.name!r}: no header {variant.header!r} in {places}; is it in the wheel?")
 
     # What plugins hear
 
@@ -183,7 +178,7 @@ class PluginSet:
             observers = self._manager.hook.attnloom_kernel_compiled.get_hookimpls()
         for observer in sorted(observers, key=lambda item: item.plugin_name):
             try:
-                observer.function(*[report for _ in observer.argnames])
+                loading.call(observer, report=report)
             except (Exception, SystemExit) as error:
                 if observer.plugin_name not in self._observer_failures:
                     self._observer_failures.add(observer.plugin_name)
@@ -191,7 +186,7 @@ class PluginSet:
                     log.warning("attnloom: observer %s raised %s; it changes nothing", observer.plugin_name, told)
 
     def commands(self) -> dict[str, list[tuple[str, Any]]]:
-        """The subcommands that plugins add: for each name, the plugins (as labels) with their commands. Loads every plugin."""
+        """The subcommands that plugins add: for each name, who offers it, and the command. Loads every plugin."""
         found: dict[str, list[tuple[str, Any]]] = {}
         with self._lock:
             loaded = [record for record in self.records()[1:] if record.offers and self._try_load(record)]
@@ -204,7 +199,7 @@ class PluginSet:
                 own[normalize_name(name)] = command
 
             try:
-                implementation.function(*[register for _ in implementation.argnames])
+                loading.call(implementation, register=register)
             except (Exception, SystemExit) as error:
                 log.warning("attnloom: the commands of plugin %s are left out: %s", label, discovery.describe(error))
                 continue
@@ -243,8 +238,8 @@ class PluginSet:
             )
         aside = [record for record in self.records() if not record.offers and (kind, name) in record.provides]
         if aside:
-            causes = "; ".join(f"plugin {record.label}, which is {record.state}: {record.reason}" for record in aside)
-            raise UnavailableError(f"{noun} is provided by {causes}") from aside[0].error
+            causes = "; ".join(record.status for record in aside)
+            raise UnavailableError(f"{noun} cannot be had: {causes}") from aside[0].error
         known = self.names(kind)
         hint = did_you_mean(name, known) + self._elsewhere(kind, name)
         raise UnknownNameError(f"no {noun}{hint} (installed: {', '.join(known) or 'none'})")
@@ -258,7 +253,7 @@ class PluginSet:
         aside = {n: r for r in self.records() if not r.offers for k, n in r.provides if k == kind}
         if hint := did_you_mean(name, aside):
             record = aside[next(n for n in aside if repr(n) in hint)]
-            return f"{hint} (of plugin {record.label}, {record.state}: {record.reason})"
+            return f"{hint} ({record.status})"
         return ""
 
     def _candidates(self, kind: str, name: str) -> tuple[PluginRecord, ...]:
@@ -275,14 +270,14 @@ class PluginSet:
         problems = discovery.unmet(self.records(), self.config)
         if self.config.strict:
             aside = (State.FAILED, State.INCOMPATIBLE)
-            problems += [(f"plugin {r.label} is {r.state}: {r.reason}", r) for r in self.records() if r.state in aside]
+            problems += [(f"strict mode: {r.status}", r) for r in self.records() if r.state in aside]
         for sentence, record in problems:
             raise PluginError(sentence) from (record.error if record else None)
         for record in self.records()[1:]:
             if record.offers and (record.named or self.config.strict):
                 self._load(record, "what the configuration names" if record.named else "strict mode")
             elif record.state in (State.FAILED, State.INCOMPATIBLE):
-                log.warning("attnloom: plugin %s is %s: %s", record.label, record.state, record.reason)
+                log.warning("attnloom: %s", record.status)
         self._checked = True
 
     def _load(self, record: PluginRecord, wanted: str) -> None:
@@ -290,9 +285,7 @@ class PluginSet:
         if id(record) in self._loading:
             raise PluginError(f"plugin {record.label} asks for {wanted} while it is being loaded itself")
         if not self._try_load(record):
-            raise UnavailableError(
-                f"{record.reason} (plugin {record.label} is {record.state}; it is needed for {wanted})"
-            ) from record.error
+            raise UnavailableError(f"{wanted} cannot be had: {record.status}") from record.error
 
     def _try_load(self, record: PluginRecord) -> bool:
         """Load a plugin unless it is loaded; record and warn once if that fails. True if it is loaded."""
@@ -300,9 +293,9 @@ class PluginSet:
             self._loading.add(id(record))
             try:
                 found = loading.load(record, self._manager)
-            except loading.BadPlugin as problem:
+            except loading.BadPluginError as problem:
                 record.state, record.reason, record.error = problem.state, str(problem), problem.__cause__
-                log.warning("attnloom: plugin %s is %s: %s", record.label, record.state, record.reason)
+                log.warning("attnloom: %s", record.status)
             else:
                 self._contributions |= {(*key, id(record)): item for key, item in found.items()}
                 record.state = State.LOADED
