@@ -106,13 +106,13 @@ class AttnloomSpecs:
 
     @hookspec
     def attnloom_kernel_compiled(self, report: Any) -> None:
-        """Observe that a kernel was compiled, or found in the cache.
+        """Observe that a kernel (or the launcher, or the scheduler) was compiled. What the cache holds is not told.
 
         An observer can change nothing: what it returns is ignored and what it raises is logged once. Called for plugins
         that are loaded, that are named in `enable`, or that declare no contribution.
 
         Args:
-            report: what `attnloom.jit` says of the artifact (name, path, key, hit, seconds).
+            report: an `attnloom.jit.CompileReport` (name, kind, key, path, seconds, compiler, flags, owners).
 
         Example:
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import json
 import logging
 import os
-import shutil
+import shlex
 import struct
 import threading
 import time
@@ -209,19 +208,13 @@ def _fault_of_library(path: Path) -> str | None:
 
 
 def _failure(folder, unit, key, toolchain, log, work, fault) -> CompileError:
-    kept = folder / "logs" / f"{unit.name}-{key[:32]}"
     log = log.replace(f"{work}{os.sep}", "")
-    path = cache.write_log(folder, unit.name, key, log)
-    with contextlib.suppress(OSError):
-        shutil.rmtree(kept, ignore_errors=True)
-        kept.mkdir(mode=0o700, parents=True)
-        for name, _ in unit.sources:
-            shutil.copyfile(work / name, kept / name)
+    path = cache.keep_failure(folder, work, [name for name, _ in unit.sources], unit.name, key, log)
     found = diagnostics.Diagnostic(None, "", 0, 0, fault) if fault else diagnostics.diagnose(log, unit.owners)
     subject = f"plugin {found.owner}" if found.owner else f"{unit.kind} {unit.name}"
-    where = f" (sources: {kept})" if kept.is_dir() else ""
+    command = shlex.join(toolchain.command)
     error = CompileError(
-        f"{subject} does not compile with {' '.join(toolchain.command)}:\n{found}\nThe whole log: {path}{where}"
+        f"{subject} does not compile with {command}:\n{found}\nThe whole log, beside the sources: {path}"
     )
     error.diagnostic, error.log = found, path
     return error

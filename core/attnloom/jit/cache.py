@@ -3,7 +3,7 @@
     <cache>/jit/<name>-<key>/     manifest.json, the library, the sources it was built from
     <cache>/jit/locks/            one file a key: who holds it builds
     <cache>/jit/scratch/          builds under way; those of dead processes are removed by the next build
-    <cache>/jit/logs/             what the compiler said of builds that failed
+    <cache>/jit/logs/             the latest builds that failed: what the compiler said, and their sources
 
 <cache> is `ATTNLOOM_CACHE_DIR`, else the user's cache folder. Finding an entry takes no lock and writes nothing, so a
 cache on a read-only disk serves what it has.
@@ -26,6 +26,8 @@ from attrs import frozen
 from attnloom.errors import ConfigError
 
 MANIFEST = "manifest.json"
+LOG = "log.txt"
+_FAILURES_KEPT = 32
 _INNER = ("locks", "scratch", "logs")
 
 
@@ -163,13 +165,13 @@ def scratch(folder: Path) -> Iterator[Path]:
     with _guard(parent):
         _remove_dead(parent)
         work = Path(tempfile.mkdtemp(prefix="build-", dir=parent))
-        alive = open(work / "alive", "w")  # noqa: SIM115: held as long as the folder
+        alive = os.open(work / "alive", os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600)
         fcntl.flock(alive, fcntl.LOCK_EX)
     try:
         yield work
     finally:
         shutil.rmtree(work, ignore_errors=True)
-        alive.close()
+        os.close(alive)
 
 
 def publish(folder: Path, built: Path, name: str, key: str) -> None:
@@ -189,12 +191,18 @@ def discard(folder: Path, entry: Path) -> None:
     shutil.rmtree(trash, ignore_errors=True)
 
 
-def write_log(folder: Path, name: str, key: str, log: str) -> Path:
-    """Keep what a failed build printed; returns the file, which the next failure of the same unit overwrites."""
-    path = folder / "logs" / f"{name}-{key[:32]}.log"
+def keep_failure(folder: Path, work: Path, sources, name: str, key: str, log: str) -> Path:
+    """Keep the sources and the log of a failed build, in place of the same unit's last failure; returns the log's path."""
+    place = folder / "logs" / f"{name}-{key[:32]}"
     with contextlib.suppress(OSError):
-        path.write_text(log, encoding="utf-8", errors="replace")
-    return path
+        shutil.rmtree(place, ignore_errors=True)
+        place.mkdir(mode=0o700, parents=True)
+        (place / LOG).write_text(log, encoding="utf-8", errors="replace")
+        for source in sources:
+            shutil.copyfile(work / source, place / source)
+        for old in sorted(place.parent.iterdir(), key=lambda path: path.stat().st_mtime)[:-_FAILURES_KEPT]:
+            shutil.rmtree(old, ignore_errors=True)
+    return place / LOG
 
 
 def entries(folder: Path | None = None) -> list[Entry]:

@@ -1,0 +1,75 @@
+"""`attnloom compile`: kernels built ahead of time, so that no first call waits for a compiler."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command `compile`."""
+
+    @app.command("compile")
+    def compile_(
+        variants: Annotated[str, typer.Option(help="In order, with commas, such as causal,soft_cap.")] = "causal",
+        stack: Annotated[str, typer.Option(help="A stack of the configuration, in place of --variants.")] = "",
+        num_qo_heads: Annotated[int, typer.Option(min=1, help="Query heads.")] = 32,
+        num_kv_heads: Annotated[int, typer.Option(min=1, help="Key and value heads.")] = 8,
+        head_dim: Annotated[
+            list[int] | None, typer.Option(help="Elements of a head (128); repeat for several.")
+        ] = None,
+        head_dim_v: Annotated[int, typer.Option(min=0, help="Elements of a head of v; 0: as --head-dim.")] = 0,
+        dtype: Annotated[
+            list[str] | None, typer.Option(help="float32, float16, bfloat16 (the default); repeatable.")
+        ] = None,
+        kv_dtype: Annotated[str, typer.Option(help="Of the cache, also float8_e4m3fn, float8_e5m2; empty: as q.")] = "",
+        debug: Annotated[bool, typer.Option("--debug", help="Build with sanitizers.")] = False,
+    ) -> None:
+        """Compile kernels for this host and keep them, with the launcher and the scheduler.
+
+        Every head dim is built in every dtype. The compiler is CXX, g++ or clang++; the instruction set is this CPU's,
+        or ATTNLOOM_HOST_ISA.
+        """
+        dims = [{"head_dim": dim, **({"head_dim_v": head_dim_v} if head_dim_v else {})} for dim in head_dim or [128]]
+        shapes = [
+            {"num_qo_heads": num_qo_heads, "num_kv_heads": num_kv_heads, "dtype": name, "debug": debug, **dim}
+            for dim in dims
+            for name in dtype or ["bfloat16"]
+        ]
+        if kv_dtype:
+            shapes = [{**shape, "kv_dtype": kv_dtype} for shape in shapes]
+        names = [name.strip() for name in variants.split(",") if name.strip()]
+        build_kernels([spec_of(names, stack, shape) for shape in shapes], debug)
+
+
+def spec_of(variants: list[str], stack: str, shape: dict):
+    """The `AttentionSpec` of `variants`, or of `stack` where one is named."""
+    from attnloom.spec import AttentionSpec
+
+    return AttentionSpec.from_stack(stack, **shape) if stack else AttentionSpec(variants=variants, **shape)
+
+
+def build_kernels(specs, debug: bool = False) -> None:
+    """Build the kernels of `specs`, the launcher and the scheduler at a time, and print a line each.
+
+    Raises as `attnloom.jit.build`, once all have been tried.
+    """
+    from attnloom import jit
+    from attnloom.kernel import describe
+
+    units = [describe(spec)[2] for spec in specs]
+    toolchain = jit.host_toolchain(debug)
+    print(f"compiler {' '.join(toolchain.command)}, instruction set {toolchain.isa}", flush=True)
+
+    def started(unit) -> None:
+        print(f"compiling {unit.kind} {unit.name} ...", flush=True)
+
+    artifacts = jit.prepare(units, toolchain, on_start=started, on_compiled=_notify(specs))
+    for unit, artifact in zip(units, artifacts, strict=True):
+        how = "found" if artifact.hit else f"compiled in {artifact.seconds:.1f} s"
+        print(f"{unit.name}: {how}, {artifact.path}")
+
+
+def _notify(specs):
+    return specs[0].plugin_set.notify_compiled if specs else None
