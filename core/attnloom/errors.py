@@ -20,7 +20,7 @@ class UnknownNameError(AttnloomError, LookupError):
 
 
 class UnavailableError(PluginError, UnknownNameError):
-    """A plugin would provide the name that was asked for, but is disabled, incompatible or broken (the chained cause)."""
+    """A plugin would provide the name, but is disabled, incompatible or broken; the cause is chained."""
 
 
 class CompositionError(AttnloomError, ValueError):

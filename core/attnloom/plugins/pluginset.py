@@ -50,7 +50,13 @@ class PluginSet:
         self._checked = False
         self._observer_failures: set[str] = set()
         self._core = PluginRecord(
-            name="core", distribution="attnloom", version=__version__, module="attnloom.builtin", provides=RESERVED
+            name="core",
+            distribution="attnloom",
+            version=__version__,
+            module="attnloom.builtin",
+            provides=RESERVED,
+            location=str(Path(builtin.__file__).parents[1]),
+            state=State.LOADED,
         )
         _all_sets.add(self)
 
@@ -221,7 +227,7 @@ class PluginSet:
             record = self._provider(kind, key)
             if record is not self._core:
                 self._load(record, f"{kind.replace('_', ' ')} {name!r}")
-            elif record.state is not State.LOADED:
+            elif (kind, key, id(record)) not in self._contributions:
                 self._load_core()
             return self._contributions[kind, key, id(record)]
 
@@ -308,7 +314,6 @@ class PluginSet:
         manager.register(builtin)
         found = loading.collect(self._core, builtin, manager)
         self._contributions |= {(*key, id(self._core)): item for key, item in found.items()}
-        self._core.state = State.LOADED
 
 
 _all_sets: weakref.WeakSet[PluginSet] = weakref.WeakSet()

@@ -1,0 +1,149 @@
+"""Show what attnloom finds on this machine: configuration, compiler, cache and plugins.
+
+Nothing is compiled and no plugin is imported.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from urllib.parse import urlparse
+from urllib.request import url2pathname
+
+from importlib_metadata import Distribution, PackageNotFoundError, distribution, version
+
+from attnloom import __version__
+from attnloom.cli.plugins import print_table, resolve
+from attnloom.plugins.configuration import Config
+from attnloom.plugins.discovery import GROUP, PROVIDES, unmet
+from attnloom.plugins.pluginset import PluginSet
+from attnloom.plugins.record import State
+
+
+def run(argv: Sequence[str]) -> int:
+    """Run `attnloom doctor ARGV`. Returns the exit status: 1 if anything is wrong."""
+    options = argparse.ArgumentParser(prog="attnloom doctor", description=__doc__.splitlines()[0])
+    options.add_argument("--json", action="store_true", help="as JSON")
+    as_json = options.parse_args(argv).json
+    plugin_set, problem = resolve()
+    problems = [str(problem)] if problem else []
+    problems += problems_of(plugin_set)
+    if as_json:
+        print(json.dumps(report(plugin_set, problems), indent=2))
+    else:
+        print_report(plugin_set, problems)
+    return 1 if problems else 0
+
+
+def report(plugin_set: PluginSet, problems: list[str]) -> dict:
+    """All that the doctor knows, as plain data."""
+    return {
+        "attnloom": __version__,
+        "python": f"{platform.python_version()} ({sys.executable})",
+        "platform": platform.platform(),
+        "torch": installed("torch"),
+        "compiler": compiler(),
+        "configuration": configuration(plugin_set.config),
+        "plugins": [record.as_dict() for record in plugin_set.records()],
+        "problems": problems,
+    }
+
+
+def print_report(plugin_set: PluginSet, problems: list[str]) -> None:
+    """The report for people."""
+    for title, value in report(plugin_set, problems).items():
+        if isinstance(value, str):
+            print(f"{title:<14} {value}")
+    print("\nconfiguration")
+    for key, value in configuration(plugin_set.config).items():
+        print(f"  {key:<12} {value}")
+    print("\nplugins")
+    print_table(plugin_set.records())
+    print()
+    for problem in problems:
+        print(f"problem: {problem}")
+    print(f"{len(problems)} problem(s)" if problems else "no problem found")
+
+
+def configuration(config: Config) -> dict[str, str | list | dict | bool]:
+    """The resolved configuration and where it comes from."""
+    return {
+        "source": config.source,
+        "cache_dir": config.cache_dir,
+        "autoload": config.autoload,
+        "enable": list(config.enable),
+        "disable": list(config.disable),
+        "required": list(config.required),
+        "strict": config.strict,
+        "prefer": config.prefer,
+        "stacks": {name: list(stack.variants) for name, stack in config.stacks.items()},
+    }
+
+
+def problems_of(plugin_set: PluginSet) -> list[str]:
+    """What is wrong, a sentence each."""
+    problems = [sentence for sentence, _ in unmet(plugin_set.records(), plugin_set.config)]
+    for record in plugin_set.records():
+        if record.state in (State.FAILED, State.INCOMPATIBLE):
+            problems.append(record.status)
+    for (kind, name), offering in plugin_set.clashes().items():
+        problems.append(f"{kind} {name!r} is offered by {' and '.join(record.label for record in offering)}")
+    problems += stale_installs({record.distribution for record in plugin_set.records()})
+    if "none found" in compiler():
+        problems.append("no C++ compiler: install g++ (11 or newer) or clang++ (14 or newer), or name one in CXX")
+    return problems
+
+
+def installed(name: str) -> str:
+    """The version of a distribution."""
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def compiler() -> str:
+    """The C++ compiler that kernels for this machine would be built with, and the first line that it says of itself."""
+    for candidate in filter(None, (os.environ.get("CXX"), "g++", "clang++")):
+        path = shutil.which(candidate)
+        if path is None:
+            continue
+        try:
+            told = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=20, check=True).stdout
+        except (OSError, subprocess.SubprocessError) as error:
+            return f"{path}, which does not run: {error}"
+        return f"{path} ({told.splitlines()[0] if told else 'no version'})"
+    return "none found"
+
+
+def stale_installs(names: set[str]) -> Iterator[str]:
+    """Editable installs whose `pyproject.toml` has other entry points than were installed."""
+    import tomllib
+
+    for name in sorted(names):
+        try:
+            dist = distribution(name)
+            pyproject = editable_source(dist) / "pyproject.toml"
+            declared = tomllib.loads(pyproject.read_text(encoding="utf-8"))["project"].get("entry-points", {})
+        except Exception:
+            continue
+        for group in (GROUP, PROVIDES):
+            wanted = {(key, value) for key, value in declared.get(group, {}).items()}
+            if wanted != {(point.name, point.value) for point in dist.entry_points if point.group == group}:
+                yield f"{name} is installed in editable form and its entry points have changed since: install it again"
+                break
+
+
+def editable_source(dist: Distribution) -> Path:
+    """The folder of an editable install. Raises where it is none."""
+    origin = json.loads(dist.read_text("direct_url.json") or "{}")
+    if not origin["dir_info"]["editable"]:
+        raise ValueError("not editable")
+    return Path(url2pathname(urlparse(origin["url"]).path))
