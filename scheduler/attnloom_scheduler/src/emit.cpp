@@ -1,0 +1,296 @@
+// A partition -> the bytes of a plan.
+#include <cstring>
+#include <new>
+
+#include "work.h"
+
+namespace attnloom::scheduler {
+namespace {
+
+constexpr std::align_val_t kAlign{64};
+
+int64_t aligned(int64_t bytes) { return ceil_div(bytes, 64) * 64; }
+
+int32_t token_at(const LevelView& level, const Tile& tile, int32_t i) {
+  return level.row_tokens ? level.row_tokens[tile.q_begin + i] : tile.q_begin + i;
+}
+
+// Gives every partial piece its rows of the workspace, in the order of the pieces.
+void place_parts(const Job& job, Partition& partition) {
+  if (partition.part_rows > kMaxInt) {
+    fail("the plan needs %lld workspace rows, a plan holds at most %lld; plan fewer tokens at once",
+         static_cast<long long>(partition.part_rows), static_cast<long long>(kMaxInt));
+  }
+  int64_t next = 0;
+  for (Piece& piece : partition.pieces) {
+    piece.part_row = -1;
+    if (!job.is_partial(piece)) continue;
+    piece.part_row = static_cast<int32_t>(next);
+    next += piece.heads * job.rows(job.tiles[piece.tile]);
+  }
+}
+
+// The reduction map: for every output row made of partials, its parts in KV order.
+class MergeLists {
+ public:
+  MergeLists(const Job& job, const Partition& partition, MergeScratch& scratch)
+      : job_(job),
+        index_(*job.input->index),
+        group_(job.input->group),
+        heads_(int64_t{job.input->num_kv_heads} * job.input->group),
+        partition_(partition),
+        s_(scratch) {
+    s_.tokens.clear();
+    if (partition.part_rows == 0) return;
+    order_pieces();
+    find_tokens();
+    count_parts();
+  }
+
+  int32_t num_merge() const { return num_merge_; }
+
+  int32_t entry_of(const Piece& piece) const {
+    const Tile& tile = job_.tiles[piece.tile];
+    const int32_t token = token_at(index_.levels[tile.level], tile, 0);
+    return s_.entry[s_.slot_of_token[token] * heads_ + int64_t{piece.head0} * group_];
+  }
+
+  void write(int32_t* merge_token, int32_t* merge_head, int32_t* merge_indptr, int32_t* merge_part) {
+    merge_indptr[0] = 0;
+    int32_t place = 0;
+    for (size_t slot = 0; slot < s_.tokens.size(); ++slot) {
+      for (int64_t head = 0; head < heads_; ++head) {
+        const int64_t at = static_cast<int64_t>(slot) * heads_ + head;
+        const int32_t parts = s_.counts[at];
+        if (parts == 0) continue;
+        *merge_token++ = s_.tokens[slot];
+        *merge_head++ = static_cast<int32_t>(head);
+        s_.counts[at] = place;
+        place += parts;
+        *++merge_indptr = place;
+      }
+    }
+    for (const int32_t p : s_.piece_order) {
+      const Piece& piece = partition_.pieces[p];
+      for_rows(piece, [&](int32_t& next, int64_t row) {
+        merge_part[next++] = static_cast<int32_t>(piece.part_row + row);
+      });
+    }
+  }
+
+ private:
+  // The pieces lie by level, row, head, key. That is KV order for every token unless a later level holds earlier keys.
+  void order_pieces() {
+    s_.piece_order.clear();
+    for (int32_t p = 0; p < static_cast<int32_t>(partition_.pieces.size()); ++p) {
+      if (partition_.pieces[p].part_row >= 0) s_.piece_order.push_back(p);
+    }
+    if (levels_ascend()) return;
+    std::sort(s_.piece_order.begin(), s_.piece_order.end(), [this](int32_t a, int32_t b) {
+      const int64_t key_a = first_key(partition_.pieces[a]);
+      const int64_t key_b = first_key(partition_.pieces[b]);
+      return key_a != key_b ? key_a < key_b : a < b;
+    });
+  }
+
+  int64_t first_key(const Piece& piece) const {
+    const Tile& tile = job_.tiles[piece.tile];
+    return index_.levels[tile.level].kv_start[tile.row] + tile.kv_begin(piece.first);
+  }
+
+  bool levels_ascend() {
+    if (job_.rows_of_token.empty()) return true;
+    s_.seen_up_to.assign(index_.num_tokens, 0);
+    for (const Tile& tile : job_.tiles) {
+      const LevelView& level = index_.levels[tile.level];
+      const int32_t start = level.kv_start[tile.row];
+      for (int32_t i = 0; i < tile.q_tokens; ++i) {
+        int32_t& seen = s_.seen_up_to[token_at(level, tile, i)];
+        if (start < seen) return false;
+        seen = start;
+      }
+    }
+    return true;
+  }
+
+  void find_tokens() {
+    s_.slot_of_token.assign(index_.num_tokens, -1);
+    for (const int32_t p : s_.piece_order) {
+      const Tile& tile = job_.tiles[partition_.pieces[p].tile];
+      for (int32_t i = 0; i < tile.q_tokens; ++i) s_.slot_of_token[token_at(index_.levels[tile.level], tile, i)] = 0;
+    }
+    for (int32_t token = 0; token < index_.num_tokens; ++token) {
+      if (s_.slot_of_token[token] < 0) continue;
+      s_.slot_of_token[token] = static_cast<int32_t>(s_.tokens.size());
+      s_.tokens.push_back(token);
+    }
+  }
+
+  void count_parts() {
+    const int64_t size = static_cast<int64_t>(s_.tokens.size()) * heads_;
+    s_.counts.assign(size, 0);
+    for (const int32_t p : s_.piece_order) {
+      for_rows(partition_.pieces[p], [](int32_t& count, int64_t) { ++count; });
+    }
+    s_.entry.resize(size);
+    for (int64_t at = 0; at < size; ++at) {
+      s_.entry[at] = num_merge_;
+      num_merge_ += s_.counts[at] > 0;
+    }
+  }
+
+  // Visits (count or place of the output row, workspace row within the piece) for every row of a piece.
+  template <class Visit>
+  void for_rows(const Piece& piece, const Visit& visit) {
+    const Tile& tile = job_.tiles[piece.tile];
+    const LevelView& level = index_.levels[tile.level];
+    const int64_t rows = job_.rows(tile);
+    for (int32_t i = 0; i < tile.q_tokens; ++i) {
+      int32_t* of_token = &s_.counts[s_.slot_of_token[token_at(level, tile, i)] * heads_];
+      for (int64_t h = 0; h < piece.heads; ++h) {
+        int32_t* of_head = of_token + (piece.head0 + h) * group_;
+        for (int64_t g = 0; g < group_; ++g) visit(of_head[g], h * rows + int64_t{i} * group_ + g);
+      }
+    }
+  }
+
+  const Job& job_;
+  const IndexView& index_;
+  const int64_t group_;
+  const int64_t heads_;
+  const Partition& partition_;
+  MergeScratch& s_;
+  int32_t num_merge_ = 0;
+};
+
+Item make_item(const Job& job, const Piece& piece, const MergeLists& merges) {
+  const Tile& tile = job.tiles[piece.tile];
+  const LevelView& level = job.input->index->levels[tile.level];
+  Item item;
+  item.page_begin = level.page_begin[tile.row];
+  item.q_begin = tile.q_begin;
+  item.q_tokens = tile.q_tokens;
+  item.request = tile.request;
+  item.kv_begin = static_cast<int32_t>(tile.kv_begin(piece.first));
+  item.kv_end = std::max(item.kv_begin, static_cast<int32_t>(tile.kv_end(piece.last)));
+  item.kv_start = level.kv_start[tile.row];
+  item.kv_offset = level.kv_offset[tile.row];
+  item.level_row = tile.row;
+  item.row_tokens_before = tile.row_tokens_before;
+  item.row_kv_len = level.kv_len[tile.row];
+  item.part_row = piece.part_row;
+  item.merge_id = piece.part_row < 0 ? -1 : merges.entry_of(piece);
+  item.head0 = static_cast<uint16_t>(piece.head0);
+  item.heads = static_cast<uint16_t>(piece.heads);
+  item.level = static_cast<uint8_t>(tile.level);
+  item.tile_class = tile.tile_class;
+  const bool whole_row = item.kv_begin == 0 && item.kv_end == item.row_kv_len;
+  item.flags = static_cast<uint16_t>((piece.part_row < 0 ? 0 : kItemPartial) | (whole_row ? kItemWholeRow : 0));
+  return item;
+}
+
+void write_queues(const Job& job, const Partition& partition, const MergeLists& merges, Item* first_items,
+                  int32_t* next_indptr, Item* items) {
+  const int32_t workers = job.input->num_workers;
+  std::memset(first_items, 0, sizeof(Item) * workers);
+  std::memset(next_indptr, 0, sizeof(int32_t) * (workers + 1));
+  for (const Piece& piece : partition.pieces) ++next_indptr[piece.worker + 1];
+  for (int32_t w = 0; w < workers; ++w) {
+    next_indptr[w + 1] = next_indptr[w] + std::max(next_indptr[w + 1] - 1, 0);
+  }
+  const auto place = [&](const Piece& piece) {
+    Item* first = first_items + piece.worker;
+    *(first->q_tokens == 0 ? first : items + next_indptr[piece.worker]++) = make_item(job, piece, merges);
+  };
+  if (partition.queue_order.empty()) {
+    for (const Piece& piece : partition.pieces) place(piece);
+  } else {
+    for (const int32_t p : partition.queue_order) place(partition.pieces[p]);
+  }
+  // Each entry has moved on to the end of its queue, which is where the next one began.
+  std::memmove(next_indptr + 1, next_indptr, sizeof(int32_t) * workers);
+  next_indptr[0] = 0;
+}
+
+int64_t count_queued(const Partition& partition, int32_t workers, std::vector<int32_t>& busy) {
+  busy.assign(workers, 0);
+  int64_t first = 0;
+  for (const Piece& piece : partition.pieces) {
+    first += busy[piece.worker] == 0;
+    busy[piece.worker] = 1;
+  }
+  return static_cast<int64_t>(partition.pieces.size()) - first;
+}
+
+}  // namespace
+
+Buffer::~Buffer() { ::operator delete(data, kAlign); }
+
+void Buffer::reserve(int64_t bytes) {
+  if (bytes <= capacity) return;
+  const int64_t wanted = aligned(bytes + bytes / 2);
+  char* grown = static_cast<char*>(::operator new(wanted, kAlign));
+  ::operator delete(data, kAlign);
+  data = grown;
+  capacity = wanted;
+}
+
+PlanSummary write_plan(const Job& job, Partition& partition, MergeScratch& scratch, Buffer& buffer) {
+  const PlanInput& input = *job.input;
+  const int64_t workers = input.num_workers;
+  place_parts(job, partition);
+  MergeLists merges(job, partition, scratch);
+
+  PlanHeader header{};
+  header.abi = kPlanAbi;
+  header.num_workers = input.num_workers;
+  header.num_items = static_cast<int32_t>(partition.pieces.size());
+  header.num_merge = merges.num_merge();
+  header.num_merge_parts = static_cast<int32_t>(partition.part_rows);
+  header.num_part_rows = static_cast<int32_t>(partition.part_rows);
+  header.num_classes = input.num_classes;
+  for (int32_t i = 0; i < input.num_classes; ++i) {
+    header.t_q[i] = input.classes[i].t_q;
+    header.t_kv[i] = input.classes[i].t_kv;
+  }
+  int64_t end = aligned(sizeof(PlanHeader));
+  const auto section = [&end](int64_t bytes) {
+    const int64_t begin = end;
+    end = aligned(end + bytes);
+    return begin;
+  };
+  header.first_items = section(sizeof(Item) * workers);
+  header.next_indptr = section(sizeof(int32_t) * (workers + 1));
+  header.items = section(sizeof(Item) * count_queued(partition, input.num_workers, scratch.busy));
+  header.merge_token = section(sizeof(int32_t) * header.num_merge);
+  header.merge_head = section(sizeof(int32_t) * header.num_merge);
+  header.merge_indptr = section(sizeof(int32_t) * (int64_t{header.num_merge} + 1));
+  header.merge_part = section(sizeof(int32_t) * int64_t{header.num_merge_parts});
+  header.total_bytes = end;
+
+  buffer.reserve(end);
+  char* base = buffer.data;
+  std::memcpy(base, &header, sizeof(header));
+  const auto ints = [base](int64_t offset) { return reinterpret_cast<int32_t*>(base + offset); };
+  const auto items = [base](int64_t offset) { return reinterpret_cast<Item*>(base + offset); };
+  write_queues(job, partition, merges, items(header.first_items), ints(header.next_indptr), items(header.items));
+  ints(header.merge_indptr)[0] = 0;
+  if (header.num_merge) {
+    merges.write(ints(header.merge_token), ints(header.merge_head), ints(header.merge_indptr), ints(header.merge_part));
+  }
+
+  PlanSummary summary{};
+  summary.plan = base;
+  summary.nbytes = end;
+  summary.makespan = partition.makespan;
+  summary.busiest = partition.busiest;
+  summary.total = partition.total;
+  summary.num_items = header.num_items;
+  summary.num_merge = header.num_merge;
+  summary.num_merge_parts = header.num_merge_parts;
+  summary.num_part_rows = header.num_part_rows;
+  summary.num_tiles = static_cast<int32_t>(job.tiles.size());
+  return summary;
+}
+
+}  // namespace attnloom::scheduler

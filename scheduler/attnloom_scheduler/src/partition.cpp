@@ -1,0 +1,285 @@
+// Two ways to deal q tiles to workers, and the choice between them.
+#include "work.h"
+
+namespace attnloom::scheduler {
+namespace {
+
+constexpr int64_t kNever = INT64_MAX;
+
+int64_t merge_cost(const PlanInput& input, int64_t part_rows) {
+  return part_rows ? input.merge_base + ceil_div(input.gamma * part_rows, input.num_workers) : 0;
+}
+
+void restart(Partition& out) {
+  out.pieces.clear();
+  out.queue_order.clear();
+  out.busiest = out.total = out.part_rows = 0;
+}
+
+// Walks the tiles in order and gives each worker an equal share of the cost. The share is computed anew at each worker,
+// so rounding never piles up, and reserves one `alpha` for every worker to come: the cut between two pays it.
+class ContiguousCut {
+ public:
+  ContiguousCut(const Job& job, Partition& out) : job_(job), input_(*job.input), out_(out), left_(job.total) {
+    for (const Tile& tile : job.tiles) {
+      if (job.divisible(tile)) cut_cost_ = std::max(cut_cost_, input_.classes[tile.tile_class].alpha);
+    }
+  }
+
+  void run() {
+    restart(out_);
+    budget_ = share();
+    for (int32_t i = 0; i < static_cast<int32_t>(job_.tiles.size()); ++i) deal(i);
+    out_.makespan = out_.busiest + merge_cost(input_, out_.part_rows);
+  }
+
+ private:
+  bool last_worker() const { return worker_ == input_.num_workers - 1; }
+
+  int64_t share() const {
+    const int64_t workers = input_.num_workers - worker_;
+    return ceil_div(left_ + cut_cost_ * (workers - 1), workers);
+  }
+
+  void next_worker() {
+    ++worker_;
+    load_ = 0;
+    budget_ = share();
+  }
+
+  void deal(int32_t index) {
+    const Tile& tile = job_.tiles[index];
+    const int64_t alpha = input_.classes[tile.tile_class].alpha;
+    int32_t head = 0;
+    int32_t at = tile.first;
+    while (head < input_.num_kv_heads) {
+      const int32_t heads = at == tile.first ? whole_heads(tile, input_.num_kv_heads - head) : 0;
+      if (heads > 0) {
+        take({index, head, heads, tile.first, tile.last, worker_, -1}, heads * tile.unit);
+        left_ -= heads * tile.unit;
+        head += heads;
+        continue;
+      }
+      const int32_t to = cut_of(tile, at);
+      if (to < 0) {
+        next_worker();
+        continue;
+      }
+      const int64_t cost = job_.cost(tile, at, to);
+      take({index, head, 1, at, to, worker_, -1}, cost);
+      left_ -= to < tile.last ? cost - alpha : cost;
+      at = to;
+      if (at < tile.last) {
+        next_worker();
+      } else {
+        at = tile.first;
+        ++head;
+      }
+    }
+  }
+
+  int32_t whole_heads(const Tile& tile, int32_t heads_left) const {
+    if (last_worker() || budget_ >= heads_left * tile.unit) return heads_left;
+    return budget_ < tile.unit ? 0 : static_cast<int32_t>(budget_ / tile.unit);
+  }
+
+  // Where the worker's part of one head ends: the key tile nearest to its budget that leaves no sliver on either side;
+  // -1: it takes none.
+  int32_t cut_of(const Tile& tile, int32_t at) const {
+    const TileClass& c = input_.classes[tile.tile_class];
+    const int64_t least = job_.min_tiles[tile.tile_class];
+    const int64_t tiles = tile.last - at;
+    const int64_t rest = job_.cost(tile, at, tile.last);
+    const bool idle = load_ == 0;
+    if (last_worker() || rest <= budget_) return tile.last;
+    if (tile.whole || tiles < 2 * least) return idle || 2 * budget_ >= rest ? tile.last : -1;
+    const int64_t step = c.beta * tile.t_kv;
+    const int64_t wanted = budget_ <= c.alpha ? 0 : (budget_ - c.alpha + step / 2) / step;
+    if (wanted < least) return idle || 2 * wanted >= least ? static_cast<int32_t>(at + least) : -1;
+    const int64_t most = tiles - least;
+    if (wanted <= most) return static_cast<int32_t>(at + wanted);
+    return 2 * (wanted - most) >= least ? tile.last : static_cast<int32_t>(at + most);
+  }
+
+  void take(const Piece& piece, int64_t cost) {
+    out_.pieces.push_back(piece);
+    out_.total += cost;
+    load_ += cost;
+    budget_ -= cost;
+    out_.busiest = std::max(out_.busiest, load_);
+    if (job_.is_partial(piece)) out_.part_rows += piece.heads * job_.rows(job_.tiles[piece.tile]);
+  }
+
+  const Job& job_;
+  const PlanInput& input_;
+  Partition& out_;
+  int64_t left_;
+  int64_t cut_cost_ = 0;
+  int64_t budget_ = 0;
+  int64_t load_ = 0;
+  int32_t worker_ = 0;
+};
+
+// Algorithm 1 of the FlashInfer paper: keys are chunked at the mean load, and the longest piece goes to the least loaded
+// worker. Heads go in groups whose K and V fit half the cache, one group after the other.
+class LongestFirst {
+ public:
+  LongestFirst(const Job& job, Partitioners& scratch)
+      : job_(job), input_(*job.input), out_(scratch.longest), entries_(scratch.entries), heap_(scratch.heap) {
+    const int64_t heads = input_.num_kv_heads;
+    const int64_t workers = input_.num_workers;
+    const int64_t units = static_cast<int64_t>(job.tiles.size()) * heads;
+    int64_t bytes = 0;
+    group_heads_ = heads;
+    if (input_.cache_bytes && input_.kv_bytes_per_key && job.row_keys) {
+      const bool huge = __builtin_mul_overflow(job.row_keys, input_.kv_bytes_per_key, &bytes);
+      group_heads_ = huge ? 1 : std::clamp<int64_t>(input_.cache_bytes / 2 / bytes, 1, heads);
+    }
+    const int64_t piece_heads = std::clamp<int64_t>(units / (8 * workers), 1, group_heads_);
+    pieces_per_group_ = ceil_div(group_heads_, piece_heads);
+    piece_heads_ = ceil_div(group_heads_, pieces_per_group_);
+    mean_keys_ = ceil_div(job.keys * heads, workers);
+    few_ = units <= 8 * workers;
+  }
+
+  // Leaves `makespan` at kNever where it cannot end within `limit`.
+  void run(int64_t limit) {
+    restart(out_);
+    out_.makespan = kNever;
+    if (!few_ && !job_.prefill) return;
+    if (!make_entries(limit)) return;
+    make_pieces();
+    std::sort(entries_.begin(), entries_.end(),
+              [](const Entry& a, const Entry& b) { return a.cost != b.cost ? a.cost > b.cost : a.piece < b.piece; });
+    if (deal(limit)) out_.makespan = out_.busiest + merge_cost(input_, out_.part_rows);
+  }
+
+ private:
+  int64_t chunks_of(const Tile& tile) const {
+    if (!job_.divisible(tile)) return 1;
+    const int64_t least = job_.min_tiles[tile.tile_class];
+    const int64_t tiles = tile.last - tile.first;
+    const int64_t bound = std::max(least, ceil_div(mean_keys_, tile.t_kv));
+    return std::min(ceil_div(tiles, bound), tiles / least);
+  }
+
+  static int32_t chunk_end(const Tile& tile, int64_t chunk, int64_t chunks) {
+    return static_cast<int32_t>(tile.first + (tile.last - tile.first) * chunk / chunks);
+  }
+
+  bool make_entries(int64_t limit) {
+    entries_.clear();
+    int64_t longest = 0;
+    int64_t pieces = 0;
+    const int64_t pieces_per_entry = count_head_pieces();
+    for (int32_t i = 0; i < static_cast<int32_t>(job_.tiles.size()); ++i) {
+      const Tile& tile = job_.tiles[i];
+      const int64_t chunks = chunks_of(tile);
+      for (int64_t chunk = 0; chunk < chunks; ++chunk) {
+        const int64_t cost = job_.cost(tile, chunk_end(tile, chunk, chunks), chunk_end(tile, chunk + 1, chunks));
+        entries_.push_back({cost, i, static_cast<int32_t>(chunk), static_cast<int32_t>(chunks),
+                            static_cast<int32_t>(pieces + chunk)});
+        longest = std::max(longest, cost);
+        out_.total += cost * input_.num_kv_heads;
+      }
+      pieces += chunks * pieces_per_entry;
+      if (pieces > kMaxItems) return false;
+      if (tile.partial || chunks > 1) out_.part_rows += chunks * input_.num_kv_heads * job_.rows(tile);
+    }
+    const int64_t at_least = std::max(longest * piece_heads_, ceil_div(out_.total, input_.num_workers));
+    return at_least + merge_cost(input_, out_.part_rows) <= limit;
+  }
+
+  int64_t count_head_pieces() const {
+    const int64_t heads = input_.num_kv_heads;
+    return heads / group_heads_ * pieces_per_group_ + ceil_div(heads % group_heads_, piece_heads_);
+  }
+
+  template <class Visit>
+  void for_head_pieces(int64_t group_begin, int64_t group_end, const Visit& visit) const {
+    for (int64_t head = group_begin; head < group_end; head += piece_heads_) {
+      visit(static_cast<int32_t>(head), static_cast<int32_t>(std::min(piece_heads_, group_end - head)));
+    }
+  }
+
+  int64_t group_end(int64_t begin) const { return std::min<int64_t>(begin + group_heads_, input_.num_kv_heads); }
+
+  void make_pieces() {
+    for (size_t e = 0; e < entries_.size(); e += entries_[e].chunks) {
+      const int32_t index = entries_[e].tile;
+      const int32_t chunks = entries_[e].chunks;
+      const Tile& tile = job_.tiles[index];
+      for (int64_t begin = 0; begin < input_.num_kv_heads; begin += group_heads_) {
+        for_head_pieces(begin, group_end(begin), [&](int32_t head, int32_t heads) {
+          for (int32_t chunk = 0; chunk < chunks; ++chunk) {
+            out_.pieces.push_back({index, head, heads, chunk_end(tile, chunk, chunks), chunk_end(tile, chunk + 1, chunks),
+                                   -1, -1});
+          }
+        });
+      }
+    }
+  }
+
+  bool deal(int64_t limit) {
+    heap_.resize(input_.num_workers);
+    for (int32_t w = 0; w < input_.num_workers; ++w) heap_[w] = {0, w};
+    out_.queue_order.reserve(out_.pieces.size());
+    const int64_t most = limit - merge_cost(input_, out_.part_rows);
+    int32_t head_piece = 0;
+    for (int64_t begin = 0; begin < input_.num_kv_heads; begin += group_heads_) {
+      int32_t in_group = 0;
+      for (const Entry& entry : entries_) {
+        in_group = 0;
+        for_head_pieces(begin, group_end(begin), [&](int32_t, int32_t heads) {
+          give(entry.piece + (head_piece + in_group++) * entry.chunks, entry.cost * heads);
+        });
+        if (out_.busiest > most) return false;
+      }
+      head_piece += in_group;
+    }
+    return true;
+  }
+
+  void give(int32_t piece, int64_t cost) {
+    Load least = heap_[0];
+    out_.pieces[piece].worker = least.worker;
+    out_.queue_order.push_back(piece);
+    least.cost += cost;
+    out_.busiest = std::max(out_.busiest, least.cost);
+    const size_t size = heap_.size();
+    size_t hole = 0;
+    for (size_t child = 1; child < size; child = 2 * hole + 1) {
+      if (child + 1 < size && before(heap_[child + 1], heap_[child])) ++child;
+      if (!before(heap_[child], least)) break;
+      heap_[hole] = heap_[child];
+      hole = child;
+    }
+    heap_[hole] = least;
+  }
+
+  static bool before(const Load& a, const Load& b) { return a.cost != b.cost ? a.cost < b.cost : a.worker < b.worker; }
+
+  const Job& job_;
+  const PlanInput& input_;
+  Partition& out_;
+  std::vector<Entry>& entries_;
+  std::vector<Load>& heap_;
+  int64_t group_heads_;
+  int64_t pieces_per_group_;
+  int64_t piece_heads_;
+  int64_t mean_keys_;
+  bool few_;
+};
+
+}  // namespace
+
+// Prefill may cost 1/32 more where it runs longest first: there heads share the cache, which the prediction leaves out.
+Partition& divide(const Job& job, Partitioners& scratch, Partitioner& kind) {
+  ContiguousCut(job, scratch.cut).run();
+  const int64_t cut = scratch.cut.makespan;
+  LongestFirst(job, scratch).run(job.prefill ? cut + cut / 32 : cut - 1);
+  kind = scratch.longest.makespan == kNever ? kContiguousCut : kLongestFirst;
+  return kind == kLongestFirst ? scratch.longest : scratch.cut;
+}
+
+}  // namespace attnloom::scheduler

@@ -1,0 +1,146 @@
+// The words the scheduler's sources share: key tiles, q tiles, pieces of work, and how they are dealt to workers.
+#pragma once
+#include <attnloom/scheduler.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+namespace attnloom::scheduler {
+
+constexpr int64_t kMaxItems = int64_t{1} << 24;
+constexpr int64_t kMaxInt = INT32_MAX;
+
+inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// Thrown for input that cannot be planned; the text names both values.
+struct Failure {
+  char text[256];
+};
+[[noreturn]] __attribute__((format(printf, 1, 2))) void fail(const char* format, ...);
+
+// A q tile: at most t_q packed rows of one block row, and the keys they see as up to two runs of key tiles. Key tiles
+// are numbered over both runs, so that a cut never falls on keys that nobody sees.
+struct Tile {
+  int64_t unit;  // cost of the tile's keys for one kv head
+  int32_t level;
+  int32_t row;
+  int32_t q_begin;
+  int32_t q_tokens;
+  int32_t row_tokens_before;
+  int32_t request;
+  int32_t first;  // key tiles [first, last) are the tile's work
+  int32_t last;
+  int32_t begin[2];  // row ordinal of the first key of each run
+  int32_t keys[2];   // keys of each run
+  int32_t run_tiles;  // key tiles of the first run
+  int32_t t_kv;
+  uint8_t tile_class;
+  bool whole;    // never split
+  bool partial;  // its rows have other items too
+
+  int64_t keys_before(int64_t tile) const {
+    if (tile <= run_tiles) return std::min<int64_t>(tile * t_kv, keys[0]);
+    return keys[0] + std::min<int64_t>((tile - run_tiles) * t_kv, keys[1]);
+  }
+  int64_t keys_of(int64_t from, int64_t to) const { return keys_before(to) - keys_before(from); }
+  int64_t kv_begin(int64_t tile) const {
+    return tile < run_tiles || keys[1] == 0 ? begin[0] + tile * t_kv : begin[1] + (tile - run_tiles) * t_kv;
+  }
+  int64_t kv_end(int64_t tile) const {
+    if (tile <= run_tiles) return begin[0] + std::min<int64_t>(tile * t_kv, keys[0]);
+    return begin[1] + std::min<int64_t>((tile - run_tiles) * t_kv, keys[1]);
+  }
+};
+
+// What one item will do: heads and key tiles of one q tile.
+struct Piece {
+  int32_t tile;
+  int32_t head0;
+  int32_t heads;
+  int32_t first;
+  int32_t last;
+  int32_t worker;
+  int32_t part_row;
+};
+
+// The batch, cut to q tiles.
+struct Job {
+  const PlanInput* input;
+  std::vector<Tile> tiles;  // by level, block row, token, key
+  std::vector<int32_t> rows_of_token;
+  int64_t total;      // cost of all tiles, all heads, unsplit
+  int64_t keys;       // of all tiles, one head
+  int64_t row_keys;   // keys of all block rows, seen or not
+  int64_t min_tiles[2];  // key tiles of the smallest piece worth splitting off
+  bool prefill;       // some block row has more rows than one short tile
+
+  int64_t cost(const Tile& tile, int64_t from, int64_t to) const {
+    const TileClass& c = input->classes[tile.tile_class];
+    return c.alpha + c.beta * tile.keys_of(from, to);
+  }
+  int64_t rows(const Tile& tile) const { return int64_t{tile.q_tokens} * input->group; }
+  bool divisible(const Tile& tile) const {
+    return !tile.whole && tile.last - tile.first >= 2 * min_tiles[tile.tile_class];
+  }
+  bool is_partial(const Piece& piece) const {
+    const Tile& tile = tiles[piece.tile];
+    return tile.partial || piece.first != tile.first || piece.last != tile.last;
+  }
+};
+
+// One way to deal the batch to the workers. Pieces are by tile, head, key; `queue_order` lists them as workers take them.
+struct Partition {
+  std::vector<Piece> pieces;
+  std::vector<int32_t> queue_order;  // empty: as the pieces lie
+  int64_t busiest;
+  int64_t total;
+  int64_t part_rows;
+  int64_t makespan;
+};
+
+struct Entry {
+  int64_t cost;
+  int32_t tile;
+  int32_t chunk;
+  int32_t chunks;
+  int32_t piece;  // of the tile's first head
+};
+
+struct Load {
+  int64_t cost;
+  int32_t worker;
+};
+
+struct Partitioners {
+  Partition cut;
+  Partition longest;
+  std::vector<Entry> entries;
+  std::vector<Load> heap;
+};
+
+// The plan as bytes, in a buffer that grows and is reused.
+struct Buffer {
+  char* data = nullptr;
+  int64_t capacity = 0;
+  void reserve(int64_t bytes);
+  ~Buffer();
+};
+
+struct MergeScratch {
+  std::vector<int32_t> piece_order;
+  std::vector<int32_t> slot_of_token;
+  std::vector<int32_t> tokens;
+  std::vector<int32_t> counts;  // [slot, qo head]: parts, then the place of the next part
+  std::vector<int32_t> entry;   // [slot, qo head]: merge entry
+  std::vector<int32_t> seen_up_to;
+  std::vector<int32_t> busy;
+};
+
+void check_input(const PlanInput& input);
+void collect_tiles(const PlanInput& input, Job& job);
+// The better partition; `kind` says which it is.
+Partition& divide(const Job& job, Partitioners& scratch, Partitioner& kind);
+PlanSummary write_plan(const Job& job, Partition& partition, MergeScratch& scratch, Buffer& buffer);
+
+}  // namespace attnloom::scheduler
