@@ -12,7 +12,7 @@ import numpy as np
 
 from attnloom.errors import IndexFormatError
 from attnloom.index import ComposedIndex, Level
-from attnloom.index_arrays import I64, as_integers, batch_lengths, check_page_size
+from attnloom.index_arrays import I64, as_integers, batch_lengths, check_page_size, positions
 
 
 def build_index(qo_lens, kv_lens, page_size: int | None = None, *, kv_starts=None, q_pos=None) -> ComposedIndex:
@@ -49,19 +49,11 @@ def build_index(qo_lens, kv_lens, page_size: int | None = None, *, kv_starts=Non
         page_begin=first_page,
         indices=np.arange(-(-slots // page_size), dtype=np.int32),
     )
-    index = ComposedIndex(
+    return ComposedIndex(
         page_size=page_size,
         qo_indptr=qo_indptr,
         kv_len=kv_len,
         token_request=token_request,
-        q_pos=q_pos,
+        q_pos=positions(q_pos, len(token_request)),
         levels=(level,),
-    )
-    return with_positions_checked(index).trusted()
-
-
-def with_positions_checked(index: ComposedIndex) -> ComposedIndex:
-    """`index`, after checking that `q_pos` has a position for each token. Raises `IndexFormatError`."""
-    if index.q_pos is not None and len(index.q_pos) != index.num_tokens:
-        raise IndexFormatError(f"q_pos has {len(index.q_pos)} position(s), the batch has {index.num_tokens} token(s)")
-    return index
+    ).trusted()

@@ -59,12 +59,7 @@ class Level:
     key_pos_begin: Any = None
 
     def __attrs_post_init__(self):
-        from attnloom import index_arrays as arrays
-
-        arrays.normalize(self, _LEVEL_I32, arrays.I32)
-        arrays.normalize(self, _LEVEL_I64, arrays.I64)
-        arrays.normalize(self, ("mask_bits",), arrays.U32)
-        _set(self, "indices", arrays.page_ids(self.indices))
+        _normalize(self, _LEVEL_ARRAYS)
 
     @property
     def num_rows(self) -> int:
@@ -96,9 +91,7 @@ class ComposedIndex:
     _checked: bool = field(init=False, default=False, repr=False)
 
     def __attrs_post_init__(self):
-        from attnloom import index_arrays as arrays
-
-        arrays.normalize(self, _INDEX_I32, arrays.I32)
+        _normalize(self, _INDEX_ARRAYS)
 
     @property
     def num_requests(self) -> int:
@@ -163,10 +156,22 @@ class ComposedIndex:
         return to_dense(self, kv_head)
 
 
-_INDEX_I32 = ("qo_indptr", "kv_len", "token_request", "q_pos")
-_LEVEL_I32 = ("row_indptr", "row_tokens", "kv_len", "kv_start", "kv_offset", "block_pos", "key_pos")
-_LEVEL_I64 = ("page_begin", "mask_begin", "key_pos_begin")
+_INDEX_ARRAYS = {name: "i4" for name in ("qo_indptr", "kv_len", "token_request", "q_pos")}
+_LEVEL_ARRAYS = {
+    **{name: "i4" for name in ("row_indptr", "row_tokens", "kv_len", "kv_start", "kv_offset", "block_pos", "key_pos")},
+    **{name: "i8" for name in ("page_begin", "mask_begin", "key_pos_begin")},
+    "mask_bits": "u4",
+    "indices": "pages",
+}
 _set = object.__setattr__
+
+
+def _normalize(instance, kinds: dict[str, str]) -> None:
+    """Turns attributes into the arrays that kernels read; the module that does it comes with numpy, hence late."""
+    global _normalize
+    from attnloom.index_arrays import normalize as _normalize
+
+    _normalize(instance, kinds)
 
 
 @frozen(kw_only=True)

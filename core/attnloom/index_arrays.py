@@ -11,6 +11,7 @@ from attnloom.errors import IndexFormatError
 
 INT32_MAX = 2**31 - 1
 I32, I64, U32 = np.dtype(np.int32), np.dtype(np.int64), np.dtype(np.uint32)
+_NORMAL = {"i4": {(I32, (4,))}, "i8": {(I64, (8,))}, "u4": {(U32, (4,))}, "pages": {(I32, (4,)), (I64, (8,))}}
 
 
 def is_tensor(value) -> bool:
@@ -58,13 +59,21 @@ def as_integers(value, what: str, dtype=I32, ndim: int | None = 1):
     return np.ascontiguousarray(array, dtype=dtype)
 
 
-def normalize(instance, names: tuple[str, ...], dtype) -> None:
-    """Turns the named attributes of a frozen `instance` into contiguous 1-d arrays of `dtype`; none stays none."""
-    for name in names:
+def normalize(instance, kinds: dict[str, str]) -> None:
+    """Turns the attributes of a frozen `instance` into the arrays that kernels read; none stays none.
+
+    Args:
+        kinds: for each attribute `"i4"`, `"i8"`, `"u4"` (contiguous, one dimension) or `"pages"`.
+    """
+    for name, kind in kinds.items():
         value = getattr(instance, name)
-        if value is None or (type(value) is np.ndarray and value.dtype is dtype and value.strides == (dtype.itemsize,)):
+        if value is None:
             continue
-        object.__setattr__(instance, name, as_integers(value, f"{type(instance).__name__}.{name}", dtype))
+        if type(value) is np.ndarray and (value.dtype, value.strides) in _NORMAL[kind]:
+            continue
+        what = f"{type(instance).__name__}.{name}"
+        array = page_ids(value, what) if kind == "pages" else as_integers(value, what, np.dtype(kind))
+        object.__setattr__(instance, name, array)
 
 
 def page_ids(value, what: str = "indices"):
@@ -133,6 +142,16 @@ def batch_lengths(qo_lens, kv_lens):
         return qo_len, kv_len, qo_indptr, qo_indptr[:-1]
     qo_indptr = offsets(qo_len, "qo_lens")
     return qo_len, kv_len, qo_indptr, np.arange(requests, dtype=np.int32).repeat(qo_len)
+
+
+def positions(q_pos, tokens: int):
+    """`q_pos` as i32[T], or none for none. Raises `IndexFormatError` unless it has one for each of `tokens`."""
+    if q_pos is None:
+        return None
+    q_pos = as_integers(q_pos, "q_pos")
+    if len(q_pos) != tokens:
+        raise IndexFormatError(f"q_pos has {len(q_pos)} position(s), the batch has {tokens} token(s)")
+    return q_pos
 
 
 def check_page_size(page_size) -> int:

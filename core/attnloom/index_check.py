@@ -202,9 +202,10 @@ def check_pages(index: ComposedIndex, num_pages: int) -> None:
         if (at := _first(outside.reshape(-1))) is not None:
             place = np.unravel_index(at, used.shape)
             head = f" of kv head {place[0]}" if level.per_head else ""
+            entry = f"entry {entries[place[-1]]}{head} of indices"
             raise IndexFormatError(
-                f"levels[{number}]: row {row_of[place[-1]]} uses page {used[place]} (entry {entries[place[-1]]}{head} of "
-                f"indices), the cache has {num_pages} page(s)"
+                f"levels[{number}]: row {row_of[place[-1]]} uses page {used[place]} ({entry}), "
+                f"the cache has {num_pages} page(s)"
             )
     if index.single is not None:
         check_pages(index.single, num_pages)

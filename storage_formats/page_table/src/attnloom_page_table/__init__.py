@@ -1,1 +1,11 @@
 """KV-cache pages addressed by a block table, padded or ragged."""
+
+__all__ = ["PagePool", "Sequence"]
+
+
+def __getattr__(name: str):
+    if name in __all__:
+        from attnloom_page_table import pool
+
+        return getattr(pool, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,143 @@
+"""A pool of KV-cache pages: who holds which, reference counts, forks that share."""
+
+from __future__ import annotations
+
+import numpy as np
+from attnloom.errors import CacheFullError
+from attnloom.index_arrays import check_page_size
+from attrs import define, field
+
+
+@define(eq=False)
+class Sequence:
+    """The pages of one sequence. Made and changed by its `PagePool` only.
+
+    Attributes:
+        length: tokens in the cache.
+        pages: page ids, in order; the last one is full or partial.
+    """
+
+    length: int = 0
+    pages: list[int] = field(factory=list)
+
+    def __len__(self) -> int:
+        return self.length
+
+
+class PagePool:
+    """Hands out the pages of a cache of `num_pages` pages of `page_size` slots. It holds no keys and values itself.
+
+    Full pages are shared between a sequence and its forks. A partial last page that is shared is copied on the first
+    append to either (copy on write): `take_copies` tells which pages to copy before anything is written to them.
+    """
+
+    def __init__(self, num_pages: int, page_size: int):
+        self.num_pages = num_pages
+        self.page_size = check_page_size(page_size)
+        self._refs = [0] * num_pages
+        self._free = list(range(num_pages - 1, -1, -1))
+        self._copy_from: dict[int, int] = {}
+
+    @property
+    def num_free(self) -> int:
+        """Pages that nobody holds."""
+        return len(self._free)
+
+    @property
+    def num_used(self) -> int:
+        """Pages that a sequence holds."""
+        return self.num_pages - len(self._free)
+
+    @property
+    def num_shared(self) -> int:
+        """Pages that more than one sequence holds."""
+        return sum(refs > 1 for refs in self._refs)
+
+    def new(self, tokens: int = 0) -> Sequence:
+        """A sequence with room for `tokens` tokens. Raises `CacheFullError`, then nothing has changed."""
+        sequence = Sequence()
+        if tokens:
+            self.append(sequence, tokens)
+        return sequence
+
+    def append(self, sequence: Sequence, tokens: int = 1):
+        """Room for `tokens` more tokens.
+
+        Returns:
+            i64[tokens] cache slots, `page * page_size + offset`, to write their keys and values to.
+
+        Raises:
+            CacheFullError: too few free pages; nothing has changed.
+        """
+        begin, end = sequence.length, sequence.length + tokens
+        copy = tokens > 0 and begin % self.page_size != 0 and self._refs[sequence.pages[-1]] > 1
+        fresh = -(-end // self.page_size) - len(sequence.pages)
+        if fresh + copy > len(self._free):
+            raise CacheFullError(
+                f"{tokens} more token(s) need {fresh + copy} page(s) of {self.page_size} slots, "
+                f"{len(self._free)} are free"
+            )
+        if copy:
+            shared = sequence.pages[-1]
+            sequence.pages[-1] = self._take()
+            self._refs[shared] -= 1
+            self._copy_from[sequence.pages[-1]] = self._copy_from.get(shared, shared)
+        sequence.pages.extend(self._take() for _ in range(fresh))
+        sequence.length = end
+        return self.slots(sequence, begin)
+
+    def fork(self, sequence: Sequence) -> Sequence:
+        """A second sequence with the same tokens, on the same pages."""
+        for page in sequence.pages:
+            self._refs[page] += 1
+        return Sequence(sequence.length, list(sequence.pages))
+
+    def truncate(self, sequence: Sequence, length: int) -> None:
+        """Drops the tokens from `length` on (rejected drafts) and the pages that held only them."""
+        if not 0 <= length <= sequence.length:
+            raise ValueError(f"cannot truncate a sequence of {sequence.length} token(s) to {length}")
+        keep = -(-length // self.page_size)
+        self._drop(sequence.pages[keep:])
+        del sequence.pages[keep:]
+        sequence.length = length
+
+    def free(self, sequence: Sequence) -> None:
+        """Gives the sequence's pages back; it is empty afterwards."""
+        self.truncate(sequence, 0)
+
+    def take_copies(self):
+        """i64[n, 2] pairs of pages `(from, to)` to copy before the next write to the cache; forgets them.
+
+        All are read before any is written, as in `cache[to] = cache[from]` with `from, to = copies.T`.
+        """
+        copies, self._copy_from = self._copy_from, {}
+        return np.array([(source, target) for target, source in copies.items()], np.int64).reshape(-1, 2)
+
+    def slots(self, sequence: Sequence, begin: int = 0, end: int | None = None):
+        """i64[end - begin] cache slots of the tokens `[begin, end)`."""
+        tokens = np.arange(begin, sequence.length if end is None else end)
+        first = begin // self.page_size
+        pages = np.array(sequence.pages[first:], np.int64)
+        return pages[tokens // self.page_size - first] * self.page_size + tokens % self.page_size
+
+    def block_tables(self, sequences):
+        """i32[len(sequences), longest] page ids, padded with 0."""
+        table = np.zeros((len(sequences), max((len(s.pages) for s in sequences), default=0)), np.int32)
+        for row, sequence in zip(table, sequences, strict=True):
+            row[: len(sequence.pages)] = sequence.pages
+        return table
+
+    def kv_lens(self, sequences):
+        """i32[len(sequences)] tokens of each sequence."""
+        return np.array([sequence.length for sequence in sequences], np.int32)
+
+    def _take(self) -> int:
+        page = self._free.pop()
+        self._refs[page] = 1
+        return page
+
+    def _drop(self, pages) -> None:
+        for page in pages:
+            self._refs[page] -= 1
+            if not self._refs[page]:
+                self._free.append(page)
