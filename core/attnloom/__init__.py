@@ -43,6 +43,7 @@ _HOMES = {
     "PlanError": "attnloom.errors",
     "PluginError": "attnloom.errors",
     "RunError": "attnloom.errors",
+    "UnavailableError": "attnloom.errors",
     "UnknownNameError": "attnloom.errors",
     "UnsupportedError": "attnloom.errors",
 }
@@ -64,6 +65,7 @@ if TYPE_CHECKING:
         PlanError,
         PluginError,
         RunError,
+        UnavailableError,
         UnknownNameError,
         UnsupportedError,
     )

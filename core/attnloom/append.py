@@ -20,8 +20,8 @@ def append_kv(k, v, kv_cache, where, *, kv_layout: str = "NHD", k_scale=None, v_
         where: the `ComposedIndex` of the batch whose query tokens these are (their slots are `token_slots(index)`), or
             an integer slot a token, `page * page_size + offset`; a negative slot skips its token.
         kv_layout: `"NHD"`, or `"HND"` where heads come before the slots of a page.
-        k_scale, v_scale: what the cache's values are multiplied with when read: a number, or float32 `[kv_heads]`. Rows are
-            divided by it, and clamped to what the cache's dtype can hold.
+        k_scale, v_scale: what the cache's values are multiplied with when read: a number, or float32 `[kv_heads]`.
+            Rows are divided by it, and clamped to what the cache's dtype can hold.
 
     Raises:
         RunError: shapes that do not fit each other, with both.

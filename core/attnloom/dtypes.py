@@ -9,6 +9,9 @@ from attnloom.errors import UnsupportedError
 CODES = {"float32": 0, "float16": 1, "bfloat16": 2, "float8_e4m3fn": 3, "float8_e5m2": 4}
 """Canonical name -> `attnloom::DType` of `args.h`."""
 
+DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1}
+"""Canonical name -> bytes of an element."""
+
 _ALIASES = {
     "fp32": "float32",
     "float": "float32",

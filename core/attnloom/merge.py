@@ -13,8 +13,8 @@ def merge_states(states):
             the natural log. An empty state is `(0, -inf)` and changes nothing, whatever its `O` holds.
 
     Returns:
-        `(O, LSE)`: `O` in the dtype of the first state's, computed in float32 (float64 if it is); rows that are empty in
-        every state are `(0, -inf)`.
+        `(O, LSE)`: `O` in the dtype of the first state's, computed in float32 (float64 if it is); rows that are
+        empty in every state are `(0, -inf)`.
 
     Raises:
         RunError: no state, or states of different shapes.

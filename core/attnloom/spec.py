@@ -188,9 +188,7 @@ class AttentionSpec:
     def __reduce__(self):
         values = _fields(self)
         _refuse_local_functions(values)
-        plugins = values.pop("plugins")
-        config = None if plugins is None else plugins.config
-        return _rebuild, (values, config)
+        return _rebuild, (values,)
 
 
 def _plugin_set(plugins):
@@ -205,11 +203,7 @@ def _fields(spec: AttentionSpec) -> dict[str, Any]:
     return {attribute.name: getattr(spec, attribute.name) for attribute in attrs.fields(AttentionSpec)}
 
 
-def _rebuild(values: dict[str, Any], config) -> AttentionSpec:
-    if config is not None:
-        from attnloom.plugins import PluginSet
-
-        values = {**values, "plugins": PluginSet.from_config(config)}
+def _rebuild(values: dict[str, Any]) -> AttentionSpec:
     return AttentionSpec(**values)
 
 

@@ -1,0 +1,148 @@
+"""From a spec to a loaded host kernel: compose, choose tiles, generate, compile or find, load; remembered."""
+
+from __future__ import annotations
+
+import importlib
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any
+
+from attrs import frozen
+
+from attnloom.errors import UnsupportedError
+from attnloom.spec import AttentionSpec
+from attnloom.tile import Tile, TileChoice, TileProblem
+
+FAMILY = "host"
+_REMEMBERED = 256
+
+
+@frozen(eq=False)
+class HostKernel:
+    """A compiled kernel and what it was made from.
+
+    Attributes:
+        composition: the composed variants (names, order, parameters, C++ text).
+        tiles: the tile classes chosen and why.
+        unit: what was compiled; `artifact` where it lies and whether it was found in the cache.
+        run: the launcher, `run(args_address, q, k, v, out, lse | None)`.
+        ranges: address of the kernel's range function for the planner; 0 where no variant limits the keys.
+    """
+
+    spec: AttentionSpec
+    composition: Any
+    tiles: TileChoice
+    unit: Any
+    artifact: Any
+    run: Callable
+    ranges: int
+
+
+_lock = threading.Lock()
+_kernels: OrderedDict[tuple, HostKernel] = OrderedDict()
+
+
+def host_kernel(spec: AttentionSpec, *, max_qo_len: int | None = None, max_kv_len: int | None = None) -> HostKernel:
+    """The host kernel of `spec`: opened before, found in the cache, or compiled now.
+
+    Raises:
+        UnknownNameError, PluginError, CompositionError, ParamError: wrong variants or parameters.
+        UnsupportedError: a dtype or tile that no host kernel has.
+        CompileError: no compiler, or a variant's code does not compile; names the plugin, its file and line.
+    """
+    plugins = spec.plugin_set
+    key = (spec, id(plugins), max_qo_len, max_kv_len)
+    with _lock:
+        if (known := _kernels.get(key)) is not None:
+            _kernels.move_to_end(key)
+            return known
+    kernel = _open(spec, plugins, max_qo_len, max_kv_len)
+    with _lock:
+        _kernels[key] = kernel
+        while len(_kernels) > _REMEMBERED:
+            _kernels.popitem(last=False)
+    return kernel
+
+
+def describe(spec: AttentionSpec, *, max_qo_len: int | None = None, max_kv_len: int | None = None):
+    """`(composition, tiles, unit)` of a spec's host kernel, without compiling it. Raises as `host_kernel`."""
+    from attnloom.compose import compose
+
+    plugins = spec.plugin_set
+    composition = compose(spec.variants, spec=spec, plugins=plugins)
+    tiles = choose_tiles(spec, composition.functors, plugins, max_qo_len, max_kv_len)
+    return composition, tiles, _unit(spec, composition, tiles)
+
+
+def _unit(spec: AttentionSpec, composition, tiles: TileChoice):
+    from attnloom import jit
+    from attnloom.jit import host_kernel
+
+    config = host_kernel.KernelConfig(
+        dtype=spec.dtype,
+        kv_dtype=spec.kv_dtype,
+        out_dtype=spec.out_dtype,
+        head_dim=spec.head_dim,
+        head_dim_v=spec.head_dim_v,
+        tiles=tiles,
+    )
+    aliases = "_".join(member.alias for member in composition.members) or "plain"
+    return jit.CompileUnit(
+        name=f"host_{aliases}_{spec.dtype}_{spec.kv_dtype}_d{spec.head_dim}"[:100],
+        sources={"kernel.cpp": host_kernel.source(composition.source, config)},
+        include_dirs=list(dict.fromkeys([*composition.include_dirs, *jit.include_dirs()])),
+        owners=composition.owners,
+    )
+
+
+def choose_tiles(spec: AttentionSpec, functors, plugins, max_qo_len=None, max_kv_len=None) -> TileChoice:
+    """The tile classes of `spec`: its own, its heuristic's, or the core's where that one has no opinion."""
+    if isinstance(spec.tile, Tile):
+        if spec.tile.family != FAMILY:
+            raise UnsupportedError(
+                f"tile family {spec.tile.family!r} does not run on the cpu; its family is {FAMILY!r}"
+            )
+        return TileChoice(short=spec.tile, why=["given by the spec"])
+    problem = TileProblem(
+        family=FAMILY,
+        device="cpu",
+        dtype=spec.dtype,
+        kv_dtype=spec.kv_dtype,
+        head_dim=spec.head_dim,
+        head_dim_v=spec.head_dim_v,
+        num_qo_heads=spec.num_qo_heads,
+        num_kv_heads=spec.num_kv_heads,
+        functors=frozenset(functors),
+        max_qo_len=max_qo_len,
+        max_kv_len=max_kv_len,
+    )
+    heuristic = plugins.tile_heuristic(spec.tile)
+    choice = _resolve(heuristic.choose)(problem)
+    if choice is not None:
+        return choice
+    from attnloom.builtin import AUTO
+
+    fallback = _resolve(AUTO.choose)(problem)
+    return TileChoice(
+        short=fallback.short,
+        tall=fallback.tall,
+        why=[f"tile heuristic {heuristic.name!r} had no opinion", *fallback.why],
+    )
+
+
+def _resolve(path: str):
+    module, _, attr = path.partition(":")
+    return getattr(importlib.import_module(module), attr)
+
+
+def _open(spec: AttentionSpec, plugins, max_qo_len, max_kv_len) -> HostKernel:
+    from attnloom import jit
+
+    toolchain = jit.host_toolchain(spec.debug)
+    toolchain.require_loadable()
+    composition, tiles, unit = describe(spec, max_qo_len=max_qo_len, max_kv_len=max_kv_len)
+    (artifact,) = jit.prepare([unit], toolchain, on_compiled=plugins.notify_compiled)
+    loaded = jit.load(artifact)
+    ranges = loaded.symbol("attnloom_ranges") if composition.has_range else 0
+    return HostKernel(spec, composition, tiles, unit, artifact, loaded.run, ranges)

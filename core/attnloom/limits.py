@@ -1,0 +1,48 @@
+"""What a wrapper was declared to serve at most."""
+
+from __future__ import annotations
+
+import numpy as np
+from attrs import frozen
+
+from attnloom.errors import PlanError
+from attnloom.index import ComposedIndex
+
+
+@frozen
+class Limits:
+    """Maxima of a batch; none: no bound.
+
+    Attributes:
+        requests, tokens, levels: how many a batch holds.
+        qo_len, kv_len: of one request.
+        pages: entries of a level's page lists (of one kv head), padding of a table included.
+    """
+
+    requests: int | None = None
+    tokens: int | None = None
+    qo_len: int | None = None
+    kv_len: int | None = None
+    pages: int | None = None
+    levels: int | None = None
+
+    def check(self, index: ComposedIndex) -> None:
+        """Raises `PlanError`, with both values, where `index` holds more."""
+        _check("requests", self.requests, index.num_requests)
+        _check("tokens", self.tokens, index.num_tokens)
+        _check("levels", self.levels, len(index.levels))
+        if self.qo_len is not None and index.num_requests:
+            _check("qo_len", self.qo_len, int(np.diff(index.qo_indptr).max()))
+        if self.kv_len is not None and index.num_requests:
+            _check("kv_len", self.kv_len, int(index.kv_len.max()))
+        if self.pages is not None:
+            for level in index.levels:
+                _check("pages", self.pages, level.indices.shape[-1])
+
+
+def _check(what: str, most: int | None, given: int) -> None:
+    if most is not None and given > most:
+        raise PlanError(
+            f"the batch has {what} {given}, but the wrapper was declared with max_{what}={most}; "
+            "the plan in force stays: make a wrapper with a larger maximum"
+        )

@@ -1,0 +1,193 @@
+"""One plan and the kernel arguments that refer to it. A wrapper has two: one in force, one for the next batch."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import math
+
+from attnloom.abi import ARGS_ABI, RunArgs
+from attnloom.dtypes import CODES, DTYPE_BYTES
+from attnloom.errors import PlanError, RunError
+from attnloom.index import ComposedIndex
+from attnloom.kernel import HostKernel
+from attnloom.spec import AttentionSpec
+from attnloom.views import write_index
+
+INVARIANT_KEYS = 1024
+"""Keys of a chunk of a batch-invariant plan, rounded up to a multiple of every tile."""
+
+
+def planner():
+    """A new planner: its two plan buffers are one wrapper's."""
+    from attnloom_scheduler.planner import Planner
+
+    return Planner(_scheduler_library())
+
+
+@functools.cache
+def _scheduler_library():
+    from attnloom import jit
+
+    return jit.scheduler_library()
+
+
+class Planned:
+    """The arguments of one kernel for one batch.
+
+    Attributes:
+        args: the `RunArgs`; they and all they point to live as long as this object.
+        index: the planned index, composed or single, whichever is predicted to be faster.
+        bound: the parameters in force.
+        view: what the planner says of the plan.
+    """
+
+    def __init__(self, spec: AttentionSpec, kernel: HostKernel, num_workers: int):
+        self._buffer = bytearray(ctypes.sizeof(RunArgs))
+        self.args = RunArgs.from_buffer(self._buffer)
+        self.args_address = ctypes.addressof(self.args)
+        self._spec, self._kernel = spec, kernel
+        self._row_bytes = 4 * (spec.head_dim_v + 2)
+        self.use_softmax = kernel.composition.use_softmax
+        self.index: ComposedIndex | None = None
+        self.view = None
+        self.bound = None
+        self._params: dict = {}
+        self._rebound: tuple | None = None
+        self._pages_checked = 0
+        self.num_tokens = 0
+        self._set_constants()
+        self._input = _plan_input(spec, kernel, num_workers, self.args)
+
+    def _set_constants(self) -> None:
+        spec, args = self._spec, self.args
+        args.abi = ARGS_ABI
+        args.num_qo_heads, args.num_kv_heads = spec.num_qo_heads, spec.num_kv_heads
+        args.head_dim, args.head_dim_v = spec.head_dim, spec.head_dim_v
+        args.dtype, args.kv_dtype, args.out_dtype = CODES[spec.dtype], CODES[spec.kv_dtype], CODES[spec.out_dtype]
+        args.sm_scale = spec.sm_scale
+
+    @property
+    def workspace_bytes(self) -> int:
+        """Bytes of partial states that a run writes."""
+        return self.view.num_part_rows * self._row_bytes
+
+    def bind(self, params: dict) -> None:
+        """Take parameter values for the plan to come. Raises `ParamError`."""
+        if self.bound is None or params is not self._params:
+            self.bound = self._kernel.composition.resolve(params)
+            self._params = params
+            self._rebound = None
+
+    def plan(self, planner, index: ComposedIndex) -> None:
+        """Plan `index`: as it is composed, or as a single level where that is predicted to be faster.
+
+        Raises:
+            PlanError, UnsupportedError: the batch cannot be planned; the planner keeps its last plan.
+        """
+        self.args.params = self.bound.address
+        if index.single is None:
+            view, chosen = self._plan_one(planner, index), index
+        elif self._spec.batch_invariant:
+            view, chosen = self._plan_one(planner, index.single), index.single
+        else:
+            view, chosen = self._plan_one(planner, index.single), index.single
+            composed = self._plan_one(planner, index)
+            if composed.makespan < view.makespan:
+                view, chosen = composed, index
+            else:
+                self._write(chosen)
+        self.view, self.index = view, chosen
+        self.args.plan = view.address
+        self.num_tokens = chosen.num_tokens
+        self._pages_checked = 0
+
+    def _plan_one(self, planner, index: ComposedIndex):
+        self._write(index)
+        return planner.plan(self._input)
+
+    def _write(self, index: ComposedIndex) -> None:
+        heads = self._spec.num_kv_heads
+        for level in index.levels:
+            if level.per_head and level.indices.shape[0] != heads:
+                raise PlanError(f"the index has page lists for {level.indices.shape[0]} kv heads, the spec has {heads}")
+        write_index(self._buffer, index)
+
+    def rebind(self, params: dict):
+        """The parameters of a run that gives others than the plan.
+
+        Raises:
+            ParamError: wrong names or values. RunError: a value that the plan depends on differs.
+        """
+        key = _scalar_key(params)
+        if key is not None and self._rebound is not None and self._rebound[0] == key:
+            return self._rebound[1]
+        bound = self.bound.replace(params)
+        if bound.planned != self.bound.planned:
+            raise RunError(_changed(self.bound.planned, bound.planned))
+        self._rebound = (key, bound)
+        return bound
+
+    def check_pages(self, k, v) -> None:
+        """Look once at each plan's page ids. Raises `IndexFormatError` where one is past the end of the cache."""
+        pages = min(k.shape[0], v.shape[0])
+        if self._pages_checked == 0 or pages < self._pages_checked:
+            self.index.check_pages(pages)
+            self._pages_checked = pages
+
+    def use(self, workspace) -> None:
+        """Point the partial states into `workspace`, which is large enough."""
+        self.args.partial_o = workspace.address
+        self.args.partial_md = workspace.address + 4 * self.view.num_part_rows * self._spec.head_dim_v
+
+
+def _plan_input(spec: AttentionSpec, kernel: HostKernel, num_workers: int, args: RunArgs):
+    from attnloom_scheduler import costs
+    from attnloom_scheduler.inputs import PlanInput
+
+    table = costs.TABLE["host"]
+    itemsize = DTYPE_BYTES[spec.kv_dtype]
+    dims = {"head_dim": spec.head_dim, "head_dim_v": spec.head_dim_v, "kv_itemsize": itemsize}
+    tiles = [tile for tile in (kernel.tiles.short, kernel.tiles.tall) if tile is not None]
+    inputs = PlanInput(
+        num_workers=num_workers,
+        num_kv_heads=spec.num_kv_heads,
+        group=spec.group,
+        batch_invariant_chunk=_invariant_chunk(tiles) if spec.batch_invariant else 0,
+        merge_base=table.merge_base,
+        gamma=costs.merge_row(table, spec.head_dim_v),
+        cache_bytes=table.cache_bytes,
+        kv_bytes_per_key=(spec.head_dim + spec.head_dim_v) * itemsize,
+        classes=[costs.tile_class(table, tile.t_q, tile.t_kv, rows=tile.t_q, **dims) for tile in tiles],
+        index=ctypes.addressof(args.index),
+    )
+    if kernel.ranges:
+        inputs.range_fn, inputs.range_ctx = kernel.ranges, ctypes.addressof(args)
+    return inputs
+
+
+def _invariant_chunk(tiles) -> int:
+    step = math.lcm(*(tile.t_kv for tile in tiles))
+    return step * -(-INVARIANT_KEYS // step)
+
+
+def _scalar_key(params: dict):
+    if all(isinstance(value, (int, float, str)) for value in params.values()):
+        return tuple(params.items())
+    return None
+
+
+def _changed(planned, given) -> str:
+    before = dict(planned)
+    changed = [
+        f"{name} was planned as {_shown(before[name])}, this run gives {_shown(value)}"
+        for name, value in given
+        if before[name] != value
+    ]
+    return (
+        f"{'; '.join(changed)}: the plan skips keys by it. Give it to plan(index, params=...), or use another wrapper"
+    )
+
+
+def _shown(value) -> str:
+    return f"a tensor {list(value[0])}" if isinstance(value, tuple) else repr(value)

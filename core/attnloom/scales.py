@@ -1,0 +1,39 @@
+"""Scales of quantised keys and values, as a kernel reads them."""
+
+from __future__ import annotations
+
+import ctypes
+
+from attnloom.errors import RunError
+
+
+class Scale:
+    """The k or the v scale of a run: keeps alive what the kernel is pointed to."""
+
+    def __init__(self, name: str, num_kv_heads: int):
+        self.name = name
+        self.num_kv_heads = num_kv_heads
+        self._number = ctypes.c_float(1.0)
+        self._number_address = ctypes.addressof(self._number)
+        self._tensor = None
+
+    def place(self, value) -> tuple[int, int]:
+        """`(address, stride in elements)` of a number, or of a float32 host tensor `[1]` or `[num_kv_heads]`.
+
+        Raises:
+            RunError: anything else.
+        """
+        if isinstance(value, (int, float)):
+            self._number.value = value
+            return self._number_address, 0
+        if not hasattr(value, "data_ptr"):
+            raise RunError(f"{self.name}_scale must be a number or a float32 tensor, got {value!r}")
+        if str(value.dtype) != "torch.float32" or value.device.type != "cpu":
+            raise RunError(f"{self.name}_scale is {value.dtype} on {value.device}, it must be float32 on the cpu")
+        if value.numel() not in (1, self.num_kv_heads) or value.dim() > 1:
+            raise RunError(
+                f"{self.name}_scale has shape {list(value.shape)}, it must be [1] or [{self.num_kv_heads}] (kv heads)"
+            )
+        self._tensor = value
+        per_head = value.numel() > 1
+        return value.data_ptr(), value.stride(0) if per_head else 0
