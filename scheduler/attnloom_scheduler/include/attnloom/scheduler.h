@@ -58,6 +58,7 @@ struct PlanSummary {
 
 }  // namespace attnloom
 
+#pragma GCC visibility push(default)
 extern "C" {
 // A planner owns two plan buffers and its scratch memory; one thread uses it at a time. Null when out of memory.
 void* attnloom_planner_create();
@@ -68,3 +69,4 @@ const char* attnloom_planner_error(const void* planner);
 // Sizes of PlanInput, PlanSummary, PlanHeader, Item, IndexView, in this order, to hold mirrors to.
 void attnloom_scheduler_sizes(int64_t* sizes);
 }
+#pragma GCC visibility pop
