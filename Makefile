@@ -1,0 +1,34 @@
+# make test   set up .venv and run the linter and the tests
+# make demo   set up .venv and generate text with SmolLM2, checked against transformers
+# make dev    the same environment, with the project and every plugin in editable form
+#
+# PYTHON=python3.12   the interpreter to start from        TORCH='torch==2.6.0'   the torch to install
+# VENV=.venv          where the environment lies           PYTEST='-k scheduler'  arguments for pytest
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN = $(VENV)/bin
+
+# What a user has configured must not change what is tested.
+unexport ATTNLOOM_PLUGINS ATTNLOOM_DISABLE_PLUGINS ATTNLOOM_STRICT ATTNLOOM_RESOLVED_CONFIG
+export ATTNLOOM_CONFIG =
+
+.PHONY: help setup lint test demo dev clean
+
+help:
+	@sed -n 's/^# \{0,1\}//p' Makefile
+
+setup:
+	@"$(PYTHON)" scripts/setup_env.py --venv "$(VENV)" --extras all,testing,dev,hf
+
+lint: setup
+	@"$(BIN)/python" -m ruff check .
+
+test: setup lint
+	ATTNLOOM_CACHE_DIR="$(VENV)/test-cache" "$(BIN)/python" -m pytest $(PYTEST)
+
+dev:
+	@"$(PYTHON)" scripts/setup_env.py --venv "$(VENV)" --extras all,testing,dev,hf --editable
+
+clean:
+	rm -rf "$(VENV)" .pytest_cache .ruff_cache .hypothesis
