@@ -1,19 +1,26 @@
-"""The core's own choice of tiles."""
+"""The core's own choice of tiles, named `auto`."""
 
 from __future__ import annotations
 
 from attnloom.tile import Tile, TileChoice, TileProblem
 
-_ROWS = 4
-"""Rows that a host kernel multiplies at once."""
+
+def choose(problem: TileProblem) -> TileChoice | None:
+    """The tiles of `problem`; none for a family that this rule does not know."""
+    return _host(problem) if problem.family == "host" else None
 
 
-def choose(problem: TileProblem) -> TileChoice:
-    """A short tile for decode, which holds one query token's heads, and a tall one that shares keys among many rows."""
-    rows = -(-min(problem.group, 64) // _ROWS) * _ROWS
-    short = Tile(rows, 64, problem.family)
-    why = [f"short: the {problem.group} query heads of a kv head, in steps of {_ROWS} rows, so that decode pads little"]
-    if problem.max_qo_len is not None and problem.max_qo_len * problem.group <= rows:
-        return TileChoice(short=short, why=[*why, f"no tall tile: max_qo_len {problem.max_qo_len} fits the short one"])
-    tall = Tile(max(64, rows), 64, problem.family)
-    return TileChoice(short=short, tall=tall, why=[*why, "tall: 64 rows share each key that is loaded, for prefill"])
+def _host(problem: TileProblem) -> TileChoice:
+    """A packed tile of K and V should stay in the second-level cache while the rows of an item stream over it."""
+    widest = max(problem.head_dim, problem.head_dim_v)
+    t_kv = 128 if widest <= 128 else 64
+    why = [
+        f"host: {t_kv} keys at a time, so that packed K and V of head_dim {widest} stay below half a MiB of cache",
+        "short: 16 packed rows, a decode step of any usual group in one item",
+        "tall: 64 packed rows share each packing of K and V; more would cost causal tiles their skipped keys",
+    ]
+    tall = Tile(64, t_kv)
+    if problem.max_qo_len is not None and problem.max_qo_len * problem.group <= 16:
+        tall = None
+        why[-1] = f"no tall class: at most {problem.max_qo_len} query tokens x group {problem.group} ever meet"
+    return TileChoice(short=Tile(16, t_kv), tall=tall, why=why)

@@ -1,0 +1,232 @@
+// The host kernel: runs a plan's queues, then its merge list.
+#pragma once
+#include "finalize.h"
+#include "ranges.h"
+#include "softmax.h"
+
+namespace attnloom::host {
+
+// What one thread needs to run items; a few hundred KiB.
+template <class S, class V>
+class Worker {
+ public:
+  void run(const RunArgs& args, const typename V::Params& params, const Item& item) {
+    const int group = args.num_qo_heads / args.num_kv_heads;
+    const int total = item.q_tokens * group;
+    const int at_once = round_up(S::t_q[item.tile_class], S::rows_at_once);
+    for (int first = 0; first < total; first += at_once) {
+      rows_.describe(args, item, first, min(at_once, total - first), group);
+      for (int h = 0; h < item.heads; h++) {
+        rows_.at_head(params, item, item.head0 + h, group, h == 0);
+        load_queries(args, params);
+        attend(args, params, item, item.head0 + h);
+        if (item.part_row >= 0) write_partials(args, int64_t{item.part_row} + int64_t{h} * total + first);
+        else
+          for (int i = 0; i < rows_.count; i++)
+            finalize<S, V>(args, params, state_[i], o_ + i * S::v_columns, rows_.token[i], rows_.site[i]);
+      }
+    }
+  }
+
+ private:
+  using Arith = typename S::Arith;
+  using Lane = typename S::Lane;
+  static constexpr int R = S::rows_at_once;
+
+  void load_queries(const RunArgs& args, const typename V::Params& params) {
+    for (int i = 0; i < round_up(rows_.count, R); i++) {
+      alignas(64) float row[S::d_floats] = {};
+      if (i < rows_.count) {
+        load_row<S::q, S::head_dim>(static_cast<const Stored<S::q>*>(args.q.data) + rows_.token[i] * args.q.stride_token +
+                                        rows_.site[i].qo_head * args.q.stride_head,
+                                    row);
+        if constexpr (V::has_query_transform) {
+          Row<HostMap<S::head_dim>> view{row};
+          V::query_transform(params, view, rows_.site[i]);
+        }
+      }
+      pack_row<Arith>(row, S::d_floats, q_ + i * S::d_padded);
+      state_[i] = {};
+      for (int c = 0; c < S::v_columns; c++) o_[i * S::v_columns + c] = 0.0f;
+    }
+  }
+
+  // Walks the tiles of t_kv keys that a row of the block sees, at ordinals that do not depend on the item.
+  void attend(const RunArgs& args, const typename V::Params& params, const Item& item, int head) {
+    const int t_kv = S::t_kv[item.tile_class];
+    int begin = item.kv_end, end = item.kv_begin;
+    for (int s = 0; s < V::max_ranges; s++) {
+      const Range hull = seen_by_block(s, item.kv_begin, item.kv_end);
+      if (hull.lo < hull.hi) begin = min(begin, hull.lo), end = max(end, hull.hi);
+    }
+    if (begin >= end) return;
+    const float k_scale = head_scale(args.k_scale, args.k_scale_stride, head);
+    const float v_scale = head_scale(args.v_scale, args.v_scale_stride, head);
+    const float scale = V::has_key_transform ? args.sm_scale : args.sm_scale * k_scale;
+    const int request = item.request;
+    const Site site{request, -1,  head, -1, -1, 0, -1, request >= 0 ? rows_.site[0].qo_len : 0,
+                    request >= 0 ? args.index.kv_len[request] : item.kv_start + item.row_kv_len};
+    for (int tile = begin / t_kv * t_kv; tile < end; tile += t_kv) {
+      if (!locate(args, item, head, max(tile, begin), min(tile + t_kv, end))) continue;
+      keys_.pack(params, site, item.kv_start, k_scale, v_scale);
+      if (rows_.count == 1) attend_rows<1>(args, params, item, 0, scale);
+      else
+        for (int i = 0; i < rows_.count; i += R) attend_rows<R>(args, params, item, i, scale);
+    }
+  }
+
+  // The keys of slot s within [begin, end) that the block's rows see, from the first to the last.
+  ATTNLOOM_FN Range seen_by_block(int s, int begin, int end) const {
+    Range hull{end, begin};
+    for (int i = 0; i < rows_.count; i++) {
+      const Range seen = rows_.clipped(s, i, begin, end);
+      if (seen.lo < seen.hi) hull = {min(hull.lo, seen.lo), max(hull.hi, seen.hi)};
+    }
+    return hull;
+  }
+
+  // Finds the keys of [begin, end) that some row sees; false where there is none.
+  bool locate(const RunArgs& args, const Item& item, int head, int begin, int end) {
+    Range hulls[V::max_ranges];
+    Range all{end, begin};
+    for (int s = 0; s < V::max_ranges; s++) {
+      hulls[s] = seen_by_block(s, begin, end);
+      if (hulls[s].lo < hulls[s].hi) all = {min(all.lo, hulls[s].lo), max(all.hi, hulls[s].hi)};
+    }
+    if (all.lo >= all.hi) return false;
+    keys_.reset(all.lo, all.hi);
+    for (int s = 0; s < V::max_ranges; s++)
+      if (hulls[s].lo < hulls[s].hi) keys_.locate(args, item, head, hulls[s].lo, hulls[s].hi);
+    return true;
+  }
+
+  // Rows [first, first + N) against the packed tile.
+  template <int N>
+  void attend_rows(const RunArgs& args, const typename V::Params& params, const Item& item, int first, float scale) {
+    const int seen_to = keys_.begin + keys_.count;
+    int begin = seen_to, end = keys_.begin;
+    for (int i = first; i < min(first + N, rows_.count); i++)
+      for (int s = 0; s < V::max_ranges; s++) {
+        const Range seen = rows_.clipped(s, i, keys_.begin, seen_to);
+        if (seen.lo < seen.hi) begin = min(begin, seen.lo), end = max(end, seen.hi);
+      }
+    if (begin >= end) return;
+    const int lo = (begin - keys_.begin) / kLanes * kLanes, hi = round_up(end - keys_.begin, kLanes);
+
+    for (int p = lo / S::panel; p * S::panel < hi; p++)
+      multiply<Arith, N, kTileVectors, Into::scaled>(S::d_lanes, q_ + first * S::d_padded, S::d_padded, keys_.panel(p), S::panel,
+                                                     s_ + p * S::panel, S::max_keys, &scale);
+    float alpha[N];
+    for (int r = 0; r < N; r++) alpha[r] = weigh(args, params, item, first + r, s_ + r * S::max_keys, lo, hi, weights(r));
+    if (!keys_.finite) return add_values_apart<N>(first, lo, hi, alpha);
+    multiply_wide<Arith, N, S::v_vectors>((hi - lo) / S::step, weights(0) + lo / S::step, S::max_keys / S::step,
+                                          keys_.values(lo), o_ + first * S::v_columns, alpha);
+  }
+
+  // Weights of row i over keys [lo, hi) of the tile; returns what its O~ must be multiplied by.
+  ATTNLOOM_FN float weigh(const RunArgs& args, const typename V::Params& params, const Item& item, int i, float* s, int lo,
+                          int hi, Lane* weights) {
+    if (i < rows_.count) score_row<V>(args, params, item, keys_, rows_, i, s, lo, hi);
+    else fill(s, lo, hi, kHidden<V>);
+    if constexpr (V::use_softmax) return softmax_step(s, lo, hi, state_[i], weights);
+    for (int j = lo; j < hi; j += kLanes) store_weights(weights, j, load(s + j));
+    return 1.0f;
+  }
+
+  // O~ = alpha O~ + P V where V holds an infinity or a NaN: a key of weight 0 must not reach the row.
+  template <int N>
+  void add_values_apart(int first, int lo, int hi, const float* alpha) {
+    for (int r = 0; r < N; r++) {
+      float* o = o_ + (first + r) * S::v_columns;
+      for (int c = 0; c < S::v_columns; c++) o[c] *= alpha[r];
+      for (int j = lo; j < hi; j++) {
+        const float weight = weight_at(r, j);
+        if (weight == 0.0f) continue;
+        for (int c = 0; c < S::v_columns; c++) o[c] += weight * keys_.value_at(j, c);
+      }
+    }
+  }
+
+  ATTNLOOM_FN float weight_at(int r, int j) {
+    if constexpr (S::step == 1) return weights(r)[j];
+    else return bits_as<float>(j % 2 ? weights(r)[j / 2] & 0xffff0000u : weights(r)[j / 2] << 16);
+  }
+
+  // Float32 weights take the place of the scores.
+  ATTNLOOM_FN Lane* weights(int r) {
+    if constexpr (S::step == 1) return s_ + r * S::max_keys;
+    else return p_ + r * (S::max_keys / S::step);
+  }
+
+  void write_partials(const RunArgs& args, int64_t part) {
+    for (int i = 0; i < rows_.count; i++) {
+      float* o = args.partial_o + (part + i) * S::head_dim_v;
+      for (int c = 0; c < S::head_dim_v; c++) o[c] = o_[i * S::v_columns + c];
+      args.partial_md[2 * (part + i)] = state_[i].m;
+      args.partial_md[2 * (part + i) + 1] = state_[i].d;
+    }
+  }
+
+  Rows<V, S::max_rows> rows_;
+  Keys<S, V> keys_;
+  State state_[S::max_rows];
+  alignas(64) Lane q_[S::max_rows * S::d_padded];
+  alignas(64) float o_[S::max_rows * S::v_columns];
+  alignas(64) float s_[R * S::max_keys];
+  alignas(64) Lane p_[S::step == 1 ? 1 : R * S::max_keys / S::step];
+};
+
+template <class S, class V>
+void run_queue(const RunArgs& args, const PlanHeader& plan, int worker) {
+  static thread_local Worker<S, V> state;
+  const auto* base = reinterpret_cast<const char*>(&plan);
+  const auto& params = *static_cast<const typename V::Params*>(args.params);
+  const Item* items = reinterpret_cast<const Item*>(base + plan.items);
+  const int32_t* next = reinterpret_cast<const int32_t*>(base + plan.next_indptr);
+  const Item& first = reinterpret_cast<const Item*>(base + plan.first_items)[worker];
+  if (first.q_tokens > 0) state.run(args, params, first);
+  for (int i = next[worker]; i < next[worker + 1]; i++) state.run(args, params, items[i]);
+}
+
+enum Status { kDone = 0, kOtherAbi = 1, kOtherPlanAbi = 2 };
+
+template <class Config, class V>
+int run(const RunArgs& args) {
+  using S = Shape<Config>;
+  const auto& plan = *static_cast<const PlanHeader*>(args.plan);
+  const auto& params = *static_cast<const typename V::Params*>(args.params);
+  if (args.abi != kArgsAbi) return kOtherAbi;
+  if (plan.abi != kPlanAbi) return kOtherPlanAbi;
+  if (args.num_threads == 1) {  // no OpenMP at all: a forked child has lost the team's threads
+    for (int w = 0; w < plan.num_workers; w++) run_queue<S, V>(args, plan, w);
+    for (int i = 0; i < plan.num_merge; i++) merge_row<S, V>(args, params, plan, i);
+    return kDone;
+  }
+  const auto team = [&] {
+#pragma omp for schedule(dynamic, 1)
+    for (int w = 0; w < plan.num_workers; w++) run_queue<S, V>(args, plan, w);
+#pragma omp for schedule(static)
+    for (int i = 0; i < plan.num_merge; i++) merge_row<S, V>(args, params, plan, i);
+  };
+  if (args.num_threads > 1) {
+#pragma omp parallel num_threads(args.num_threads)
+    team();
+  } else {
+#pragma omp parallel
+    team();
+  }
+  return kDone;
+}
+
+}  // namespace attnloom::host
+
+#define ATTNLOOM_EXPORT extern "C" __attribute__((visibility("default")))
+
+// Defines what every kernel library exports. INFO: a line that names the build.
+#define ATTNLOOM_HOST_KERNEL(CONFIG, VARIANT, INFO)                                                                  \
+  ATTNLOOM_EXPORT int attnloom_run(const attnloom::RunArgs* args) { return attnloom::host::run<CONFIG, VARIANT>(*args); } \
+  ATTNLOOM_EXPORT int attnloom_ranges(const attnloom::RunArgs* args, int32_t level, int32_t row, int32_t q_begin,      \
+                                      int32_t q_tokens, int32_t* bounds) {                                             \
+    return attnloom::host::ranges<VARIANT>(*args, level, row, q_begin, q_tokens, bounds);                              \
+  }                                                                                                                    \
+  ATTNLOOM_EXPORT const char* attnloom_info() { return INFO; }
