@@ -31,10 +31,18 @@ FUNCTORS = (
 NAME = re.compile(r"[a-z][a-z0-9_]*\Z")
 _CPP_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(::[A-Za-z_][A-Za-z0-9_]*)*\Z")
 _CPP_RESERVED = frozenset(
-    "alignas alignof and asm auto bool break case catch char class const constexpr continue default delete do double "
-    "else enum explicit export extern false float for friend goto if inline int long mutable namespace new not nullptr "
-    "operator or private protected public register return short signed sizeof static struct switch template this throw "
-    "true try typedef typeid typename union unsigned using virtual void volatile while xor".split()
+    re.findall(
+        r"\w+",
+        """
+        alignas alignof and asm auto bool break case catch char char8_t char16_t char32_t class concept const
+        consteval constexpr constinit const_cast continue co_await co_return co_yield decltype default delete do
+        double dynamic_cast else enum errno explicit export extern false float for friend goto if inline int long
+        mutable namespace new noexcept not nullptr operator or private protected public register reinterpret_cast
+        requires return short signed sizeof static static_assert static_cast stderr stdin stdout struct switch
+        template this thread_local throw true try typedef typeid typename union unsigned using virtual void volatile
+        wchar_t while xor
+        """,
+    )
 )
 _MODULE_ATTR = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*\Z")
 _HEADER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./-]*\.(h|hpp|cuh)\Z")
@@ -71,7 +79,7 @@ class Param:
         name: the field's name; users write `"variant.name"`.
         type: `float` (float32), `int` (int32) or `bool`; `str` only with `host_only`.
         default: the value, or none where the user must give one.
-        computed: `"module:fn"`, called as `fn(spec, params)` with this variant's other parameters when no value is given.
+        computed: `"module:fn"`, called as `fn(spec, params)` with this variant's other parameters when none is given.
         doc: one line with the unit.
         host_only: not a field of the C++ struct: it only feeds `computed` defaults.
         planned: frozen at plan because `kv_range` reads it. None: yes exactly if the variant has a `kv_range`.
@@ -158,6 +166,8 @@ class Variant:
         use_softmax: true, false, or none for no opinion.
         params: `Param`, `StaticParam` and `TensorParam`, in the order of the C++ struct.
         reference: `"module:Class"`; the class has a method a functor, vectorised over float64 numpy arrays.
+        check: `"module:fn"`, called as `fn(spec, params)` with all the variant's values (tensors as `ParamTensor`)
+            whenever they change; raises `ParamError` for values that contradict each other. None: nothing to check.
         rotation: whether it rotates q and k by position (two rotations in one chain are an error).
         conflicts: names of variants it cannot be combined with.
         abi: version of the functor contract it was written for.
@@ -172,6 +182,7 @@ class Variant:
     use_softmax: bool | None = None
     params: tuple[AnyParam, ...] = field(default=(), converter=tuple)
     reference: str = field(validator=_check_module_attr)
+    check: str | None = field(default=None, validator=_optional_module_attr)
     rotation: bool = False
     conflicts: frozenset[str] = field(default=frozenset(), converter=frozenset)
     abi: int = ABI
@@ -185,12 +196,16 @@ class Variant:
     @header.validator
     def _is_relative_header(self, _attribute, value):
         if not isinstance(value, str) or not _HEADER.match(value) or ".." in value.split("/"):
-            raise CompositionError(f"variant {self.name!r}: header {value!r} must be a relative path of a .h, .hpp or .cuh")
+            raise CompositionError(
+                f"variant {self.name!r}: header {value!r} must be a relative path of a .h, .hpp or .cuh"
+            )
 
     @functors.validator
     def _are_functors(self, _attribute, value):
         if unknown := sorted(value - set(FUNCTORS)):
-            raise CompositionError(f"variant {self.name!r}: unknown functor(s) {unknown}; the contract has {list(FUNCTORS)}")
+            raise CompositionError(
+                f"variant {self.name!r}: unknown functor(s) {unknown}; the contract has {list(FUNCTORS)}"
+            )
         if not value and self.use_softmax is None:
             raise CompositionError(f"variant {self.name!r} defines no functor and says nothing of use_softmax")
 
@@ -213,4 +228,3 @@ class Variant:
     def is_planned(self, param: Param | TensorParam) -> bool:
         """Whether `param` freezes at plan."""
         return "kv_range" in self.functors if param.planned is None else param.planned
-

@@ -26,11 +26,6 @@ constexpr int extra_ranges() {
 }
 
 template <class V>
-constexpr bool wants_softmax() {
-  if constexpr (defines_use_softmax<V>) return V::use_softmax;
-  else return true;
-}
-template <class V>
 constexpr bool monotone() {
   if constexpr (!defines_kv_range<V>) return true;
   else if constexpr (defines_range_monotone<V>) return V::range_monotone;
@@ -57,7 +52,7 @@ struct Composed {
   static constexpr bool has_kv_range = (defines_kv_range<typename Members::Variant> || ...);
   static constexpr bool has_row_init = (defines_row_init<typename Members::Variant> || ...);
   static constexpr bool has_output_transform = (defines_output_transform<typename Members::Variant> || ...);
-  static constexpr bool use_softmax = (detail::wants_softmax<typename Members::Variant>() && ...);
+  static constexpr bool use_softmax = (wants_softmax<typename Members::Variant>() && ...);
   static constexpr bool range_monotone = (detail::monotone<typename Members::Variant>() && ...);
   static constexpr bool range_head_uniform = (detail::head_uniform<typename Members::Variant>() && ...);
   static constexpr int max_ranges =

@@ -32,6 +32,20 @@ using ProbeRow = Row<HostMap<64>>;
 
 }  // namespace detail
 
+namespace functor {
+enum : unsigned {
+  none = 0,
+  query_transform = 1,
+  key_transform = 2,
+  value_transform = 4,
+  logits_transform = 8,
+  logits_mask = 16,
+  kv_range = 32,
+  row_init = 64,
+  output_transform = 128,
+};
+}
+
 template <class V>
 concept stateless = std::is_empty_v<V> && std::is_default_constructible_v<V> && !std::is_final_v<V>;
 
@@ -93,6 +107,12 @@ ATTNLOOM_CONSTANT_SIGNATURE(range_monotone)
 ATTNLOOM_CONSTANT_SIGNATURE(range_head_uniform)
 #undef ATTNLOOM_CONSTANT_SIGNATURE
 
+template <class V>
+constexpr bool wants_softmax() {
+  if constexpr (defines_use_softmax<V>) return V::use_softmax;
+  else return true;
+}
+
 }  // namespace attnloom
 
 // Stops the compiler with the variant's own names where `V` breaks the contract. P: its parameters, OWNER: who to tell.
@@ -116,10 +136,21 @@ ATTNLOOM_CONSTANT_SIGNATURE(range_head_uniform)
 #define ATTNLOOM_CHECK_SIGNATURE(V, P, OWNER, name, wanted) \
   static_assert(!attnloom::defines_##name<V> || attnloom::signature_##name<V, P>, OWNER ": " #V "::" #name " must be `" wanted "`");
 
-// Holds the descriptor's list of functors to the struct's.
-#define ATTNLOOM_CHECK_DECLARED(V, OWNER, name)     \
-  static_assert(attnloom::defines_##name<V>,        \
-                OWNER ": the descriptor declares " #name ", which " #V " does not define");
-#define ATTNLOOM_CHECK_UNDECLARED(V, OWNER, name)   \
-  static_assert(!attnloom::defines_##name<V>,       \
-                OWNER ": " #V " defines " #name ", which the descriptor does not declare");
+// Holds the descriptor's list of functors (an `or` of attnloom::functor) to the struct's.
+#define ATTNLOOM_CHECK_FUNCTORS(V, OWNER, declared)               \
+  ATTNLOOM_CHECK_FUNCTOR(V, OWNER, declared, query_transform)     \
+  ATTNLOOM_CHECK_FUNCTOR(V, OWNER, declared, key_transform)       \
+  ATTNLOOM_CHECK_FUNCTOR(V, OWNER, declared, value_transform)     \
+  ATTNLOOM_CHECK_FUNCTOR(V, OWNER, declared, logits_transform)    \
+  ATTNLOOM_CHECK_FUNCTOR(V, OWNER, declared, logits_mask)         \
+  ATTNLOOM_CHECK_FUNCTOR(V, OWNER, declared, kv_range)            \
+  ATTNLOOM_CHECK_FUNCTOR(V, OWNER, declared, row_init)            \
+  ATTNLOOM_CHECK_FUNCTOR(V, OWNER, declared, output_transform)
+
+#define ATTNLOOM_CHECK_FUNCTOR(V, OWNER, declared, name)                                       \
+  static_assert(attnloom::defines_##name<V> == bool((declared) & attnloom::functor::name),     \
+                OWNER ": " #name " must be both defined by " #V " and declared by its descriptor, or neither");
+
+#define ATTNLOOM_CHECK_SOFTMAX(V, OWNER, wanted)                                               \
+  static_assert(attnloom::wants_softmax<V>() == wanted,                                        \
+                OWNER ": the descriptor says use_softmax is " #wanted ", " #V " says otherwise");
