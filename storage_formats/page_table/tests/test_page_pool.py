@@ -20,8 +20,8 @@ class PoolMachine(RuleBasedStateMachine):
         self.next_token = 0
 
     def write(self, slots):
-        for source, target in self.pool.take_copies():
-            self.cache[target] = self.cache[source]
+        sources, targets = self.pool.take_copies().T
+        self.cache[targets] = self.cache[sources]
         tokens = list(range(self.next_token, self.next_token + len(slots)))
         self.next_token += len(slots)
         self.cache.reshape(-1)[slots] = tokens

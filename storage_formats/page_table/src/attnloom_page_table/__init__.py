@@ -5,7 +5,7 @@ __all__ = ["PagePool", "Sequence"]
 
 def __getattr__(name: str):
     if name in __all__:
-        from attnloom_page_table import pool
+        from attnloom import pages
 
-        return getattr(pool, name)
+        return getattr(pages, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

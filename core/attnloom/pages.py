@@ -1,11 +1,12 @@
-"""A pool of KV-cache pages: who holds which, reference counts, forks that share."""
+"""A pool of KV-cache pages: who holds which, reference counts, forks that share. For managers of storage formats."""
 
 from __future__ import annotations
 
 import numpy as np
+from attrs import define, field
+
 from attnloom.errors import CacheFullError
 from attnloom.index_arrays import check_page_size
-from attrs import define, field
 
 
 @define(eq=False)
@@ -67,29 +68,32 @@ class PagePool:
             i64[tokens] cache slots, `page * page_size + offset`, to write their keys and values to.
 
         Raises:
-            CacheFullError: too few free pages; nothing has changed.
+            CacheFullError: there are too few free pages; nothing has changed.
         """
-        begin, end = sequence.length, sequence.length + tokens
-        copy = tokens > 0 and begin % self.page_size != 0 and self._refs[sequence.pages[-1]] > 1
-        fresh = -(-end // self.page_size) - len(sequence.pages)
-        if fresh + copy > len(self._free):
+        needed = self.pages_needed(sequence, tokens)
+        if needed > len(self._free):
             raise CacheFullError(
-                f"{tokens} more token(s) need {fresh + copy} page(s) of {self.page_size} slots, "
-                f"{len(self._free)} are free"
+                f"{tokens} more token(s) need {needed} page(s) of {self.page_size} slots, {len(self._free)} are free"
             )
-        if copy:
+        begin = sequence.length
+        if tokens and self._last_is_shared(sequence):
             shared = sequence.pages[-1]
             sequence.pages[-1] = self._take()
-            self._refs[shared] -= 1
+            self.drop([shared])
             self._copy_from[sequence.pages[-1]] = self._copy_from.get(shared, shared)
-        sequence.pages.extend(self._take() for _ in range(fresh))
-        sequence.length = end
+            needed -= 1
+        sequence.pages.extend(self._take() for _ in range(needed))
+        sequence.length = begin + tokens
         return self.slots(sequence, begin)
+
+    def pages_needed(self, sequence: Sequence, tokens: int) -> int:
+        """Free pages that appending `tokens` tokens takes, the copy of a shared last page included."""
+        fresh = -(-(sequence.length + tokens) // self.page_size) - len(sequence.pages)
+        return fresh + (tokens > 0 and self._last_is_shared(sequence))
 
     def fork(self, sequence: Sequence) -> Sequence:
         """A second sequence with the same tokens, on the same pages."""
-        for page in sequence.pages:
-            self._refs[page] += 1
+        self.hold(sequence.pages)
         return Sequence(sequence.length, list(sequence.pages))
 
     def truncate(self, sequence: Sequence, length: int) -> None:
@@ -97,7 +101,7 @@ class PagePool:
         if not 0 <= length <= sequence.length:
             raise ValueError(f"cannot truncate a sequence of {sequence.length} token(s) to {length}")
         keep = -(-length // self.page_size)
-        self._drop(sequence.pages[keep:])
+        self.drop(sequence.pages[keep:])
         del sequence.pages[keep:]
         sequence.length = length
 
@@ -131,13 +135,27 @@ class PagePool:
         """i32[len(sequences)] tokens of each sequence."""
         return np.array([sequence.length for sequence in sequences], np.int32)
 
+    def holders(self, page: int) -> int:
+        """How many hold `page`."""
+        return self._refs[page]
+
+    def hold(self, pages) -> None:
+        """One more holder for each of `pages`, which somebody holds already."""
+        for page in pages:
+            self._refs[page] += 1
+
+    def drop(self, pages) -> None:
+        """One holder less for each of `pages`; those without any become free."""
+        for page in pages:
+            self._refs[page] -= 1
+            if not self._refs[page]:
+                self._free.append(page)
+
     def _take(self) -> int:
         page = self._free.pop()
         self._refs[page] = 1
         return page
 
-    def _drop(self, pages) -> None:
-        for page in pages:
-            self._refs[page] -= 1
-            if not self._refs[page]:
-                self._free.append(page)
+    def _last_is_shared(self, sequence: Sequence) -> bool:
+        """Whether the next token goes to a page that somebody else holds too."""
+        return sequence.length % self.page_size != 0 and self._refs[sequence.pages[-1]] > 1
