@@ -3,8 +3,8 @@
     python3 scripts/setup_env.py --venv .venv --extras all,testing,dev,hf
 
 A torch that can be imported already is kept. Otherwise `TORCH` says which to install (a requirement, or any arguments
-of `pip install`). Without it, on Linux without an NVIDIA driver, the CPU build is tried first: the name `+cpu` can never
-resolve to a CUDA build of several gigabytes. Run again it installs only what has changed. Needs nothing but Python.
+of `pip install`). Without it, on Linux without an NVIDIA driver, the CPU build is tried first: the name `+cpu` can
+never resolve to a CUDA build of several gigabytes. Run again it installs only what has changed. Needs only Python.
 """
 
 from __future__ import annotations
@@ -64,9 +64,9 @@ def check_compiler() -> None:
     candidates = [os.environ["CXX"]] if os.environ.get("CXX") else ["g++", "clang++"]
     if not any(shutil.which(shlex.split(candidate)[0]) for candidate in candidates):
         stop(
-            f"no C++ compiler ({' or '.join(candidates)}) on the PATH. attnloom compiles its kernels when they are first "
-            "used: install g++ 11 or newer, or clang++ 14 or newer (Debian, Ubuntu: apt install g++; Fedora: dnf install "
-            "gcc-c++; macOS: xcode-select --install), or name one in CXX"
+            f"no C++ compiler ({' or '.join(candidates)}) on the PATH, and attnloom compiles its kernels when they are "
+            "first used. Install g++ 11 or newer, or clang++ 14 or newer (Debian, Ubuntu: apt install g++; Fedora: "
+            "dnf install gcc-c++; macOS: xcode-select --install), or name one in CXX"
         )
 
 
@@ -113,7 +113,7 @@ def install_torch(python: Path) -> None:
             f"installing {shlex.join(attempt)}"
             + (f" (possibly {TORCH_SIZE}; TORCH=... chooses another)" if large else "")
         )
-        if pip(python, "install", *attempt, check=False):
+        if pip(python, "install", *attempt, check=False, quiet=False):
             return
     stop("torch could not be installed; name one that can: make TORCH='torch==2.6.0' ...")
 
@@ -175,9 +175,9 @@ def version(text: str) -> tuple[int, int]:
     return int(major), int(minor)
 
 
-def pip(python: Path, *arguments: str, check: bool = True) -> bool:
+def pip(python: Path, *arguments: str, check: bool = True, quiet: bool = True) -> bool:
     """Run pip in the environment; true if it succeeded, and an end to all if it had to."""
-    command = [str(python), "-m", "pip", "--disable-pip-version-check", *arguments, "--quiet"]
+    command = [str(python), "-m", "pip", "--disable-pip-version-check", *arguments, *(["--quiet"] if quiet else [])]
     succeeded = subprocess.run(command, check=False, cwd=ROOT).returncode == 0
     if check and not succeeded:
         stop(f"failed: {shlex.join(command)}")
