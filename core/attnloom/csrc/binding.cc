@@ -243,9 +243,9 @@ Kernel* open_kernel(const std::string& path) {
   const std::lock_guard<std::mutex> lock(mutex);
   if (const auto found = opened.find(path); found != opened.end()) return found->second;
   void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) fail("OSError", "cannot load the kernel: %s", dlerror());
+  if (library == nullptr) fail("RuntimeError", "cannot load the kernel: %s", dlerror());
   const auto run = reinterpret_cast<int (*)(const RunArgs*)>(dlsym(library, "attnloom_run"));
-  if (run == nullptr) fail("OSError", "%s exports no attnloom_run", path.c_str());
+  if (run == nullptr) fail("RuntimeError", "%s exports no attnloom_run", path.c_str());
   return opened[path] = new Kernel{library, run};
 }
 

@@ -192,7 +192,7 @@ def discard(folder: Path, entry: Path) -> None:
 
 
 def keep_failure(folder: Path, work: Path, sources, name: str, key: str, log: str) -> Path:
-    """Keep the sources and the log of a failed build, in place of the same unit's last failure; returns the log's path."""
+    """Keep sources and log of a failed build, in place of the same unit's last failure; returns the log's path."""
     place = folder / "logs" / f"{name}-{key[:32]}"
     with contextlib.suppress(OSError):
         shutil.rmtree(place, ignore_errors=True)

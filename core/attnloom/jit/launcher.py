@@ -108,7 +108,7 @@ class KernelHandle:
         self.path = Path(path)
         try:
             self.handle = int(module.open_kernel(os.fspath(path)))
-        except OSError as error:
+        except RuntimeError as error:
             raise CompileError(
                 f"{_first_line(error)}. Call `attnloom.jit.clear()` or `attnloom cache clear` to rebuild it."
             ) from None
