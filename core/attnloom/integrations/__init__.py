@@ -1,0 +1,1 @@
+"""Bridges from attnloom to model libraries. Nothing here is imported until it is asked for."""
