@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
+from attnloom.errors import PlanError
 from attrs import frozen
 
-from attnloom.errors import PlanError
 from attnloom_scheduler.inputs import ITEM_PARTIAL, ITEM_WHOLE_ROW, PLAN_ABI, Item, PlanHeader
 
 FIELDS = tuple(name for name, _ in Item._fields_)

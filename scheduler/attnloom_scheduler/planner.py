@@ -9,6 +9,7 @@ from pathlib import Path
 
 from attnloom.abi import IndexView
 from attnloom.errors import PlanError
+
 from attnloom_scheduler.inputs import PARTITIONERS, Item, PlanHeader, PlanInput, PlanSummary
 
 _SUMMARY = struct.Struct("@5q6i")

@@ -7,10 +7,9 @@ import os
 import subprocess
 from pathlib import Path
 
-import numpy as np
-
 import attnloom
 import attnloom_scheduler
+import numpy as np
 from attnloom.abi import IndexView
 from attnloom_scheduler import PlanInput, TileClass, address_of
 from attnloom_scheduler.inputs import RangeFn

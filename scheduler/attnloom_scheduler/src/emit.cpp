@@ -15,25 +15,10 @@ int32_t token_at(const LevelView& level, const Tile& tile, int32_t i) {
   return level.row_tokens ? level.row_tokens[tile.q_begin + i] : tile.q_begin + i;
 }
 
-// Gives every partial piece its rows of the workspace, in the order of the pieces.
-void place_parts(const Job& job, Partition& partition) {
-  if (partition.part_rows > kMaxInt) {
-    fail("the plan needs %lld workspace rows, a plan holds at most %lld; plan fewer tokens at once",
-         static_cast<long long>(partition.part_rows), static_cast<long long>(kMaxInt));
-  }
-  int64_t next = 0;
-  for (Piece& piece : partition.pieces) {
-    piece.part_row = -1;
-    if (!job.is_partial(piece)) continue;
-    piece.part_row = static_cast<int32_t>(next);
-    next += piece.heads * job.rows(job.tiles[piece.tile]);
-  }
-}
-
 // The reduction map: for every output row made of partials, its parts in KV order.
 class MergeLists {
  public:
-  MergeLists(const Job& job, const Partition& partition, MergeScratch& scratch)
+  MergeLists(const Job& job, const Partition& partition, EmitScratch& scratch)
       : job_(job),
         index_(*job.input->index),
         group_(job.input->group),
@@ -42,7 +27,7 @@ class MergeLists {
         s_(scratch) {
     s_.tokens.clear();
     if (partition.part_rows == 0) return;
-    order_pieces();
+    order_partials();
     find_tokens();
     count_parts();
   }
@@ -70,7 +55,7 @@ class MergeLists {
         *++merge_indptr = place;
       }
     }
-    for (const int32_t p : s_.piece_order) {
+    for (const int32_t p : s_.partials) {
       const Piece& piece = partition_.pieces[p];
       for_rows(piece, [&](int32_t& next, int64_t row) {
         merge_part[next++] = static_cast<int32_t>(piece.part_row + row);
@@ -80,13 +65,10 @@ class MergeLists {
 
  private:
   // The pieces lie by level, row, head, key. That is KV order for every token unless a later level holds earlier keys.
-  void order_pieces() {
-    s_.piece_order.clear();
-    for (int32_t p = 0; p < static_cast<int32_t>(partition_.pieces.size()); ++p) {
-      if (partition_.pieces[p].part_row >= 0) s_.piece_order.push_back(p);
-    }
+  void order_partials() {
+    s_.partials = partition_.partials;
     if (levels_ascend()) return;
-    std::sort(s_.piece_order.begin(), s_.piece_order.end(), [this](int32_t a, int32_t b) {
+    std::sort(s_.partials.begin(), s_.partials.end(), [this](int32_t a, int32_t b) {
       const int64_t key_a = first_key(partition_.pieces[a]);
       const int64_t key_b = first_key(partition_.pieces[b]);
       return key_a != key_b ? key_a < key_b : a < b;
@@ -115,7 +97,7 @@ class MergeLists {
 
   void find_tokens() {
     s_.slot_of_token.assign(index_.num_tokens, -1);
-    for (const int32_t p : s_.piece_order) {
+    for (const int32_t p : s_.partials) {
       const Tile& tile = job_.tiles[partition_.pieces[p].tile];
       for (int32_t i = 0; i < tile.q_tokens; ++i) s_.slot_of_token[token_at(index_.levels[tile.level], tile, i)] = 0;
     }
@@ -129,7 +111,7 @@ class MergeLists {
   void count_parts() {
     const int64_t size = static_cast<int64_t>(s_.tokens.size()) * heads_;
     s_.counts.assign(size, 0);
-    for (const int32_t p : s_.piece_order) {
+    for (const int32_t p : s_.partials) {
       for_rows(partition_.pieces[p], [](int32_t& count, int64_t) { ++count; });
     }
     s_.entry.resize(size);
@@ -159,14 +141,13 @@ class MergeLists {
   const int64_t group_;
   const int64_t heads_;
   const Partition& partition_;
-  MergeScratch& s_;
+  EmitScratch& s_;
   int32_t num_merge_ = 0;
 };
 
-Item make_item(const Job& job, const Piece& piece, const MergeLists& merges) {
+void write_item(const Job& job, const Piece& piece, const MergeLists& merges, Item& item) {
   const Tile& tile = job.tiles[piece.tile];
   const LevelView& level = job.input->index->levels[tile.level];
-  Item item;
   item.page_begin = level.page_begin[tile.row];
   item.q_begin = tile.q_begin;
   item.q_tokens = tile.q_tokens;
@@ -186,40 +167,29 @@ Item make_item(const Job& job, const Piece& piece, const MergeLists& merges) {
   item.tile_class = tile.tile_class;
   const bool whole_row = item.kv_begin == 0 && item.kv_end == item.row_kv_len;
   item.flags = static_cast<uint16_t>((piece.part_row < 0 ? 0 : kItemPartial) | (whole_row ? kItemWholeRow : 0));
-  return item;
 }
 
-void write_queues(const Job& job, const Partition& partition, const MergeLists& merges, Item* first_items,
-                  int32_t* next_indptr, Item* items) {
+void write_queues(const Job& job, const Partition& partition, const MergeLists& merges, EmitScratch& scratch,
+                  Item* first_items, int32_t* next_indptr, Item* items) {
   const int32_t workers = job.input->num_workers;
-  std::memset(first_items, 0, sizeof(Item) * workers);
-  std::memset(next_indptr, 0, sizeof(int32_t) * (workers + 1));
-  for (const Piece& piece : partition.pieces) ++next_indptr[piece.worker + 1];
+  scratch.next_item.resize(workers);
+  next_indptr[0] = 0;
   for (int32_t w = 0; w < workers; ++w) {
-    next_indptr[w + 1] = next_indptr[w] + std::max(next_indptr[w + 1] - 1, 0);
+    next_indptr[w + 1] = next_indptr[w] + std::max(partition.queue_length[w] - 1, 0);
+    scratch.next_item[w] = first_items + w;
+    if (partition.queue_length[w] == 0) first_items[w] = Item{};
   }
   const auto place = [&](const Piece& piece) {
-    Item* first = first_items + piece.worker;
-    *(first->q_tokens == 0 ? first : items + next_indptr[piece.worker]++) = make_item(job, piece, merges);
+    const int32_t w = piece.worker;
+    Item*& next = scratch.next_item[w];
+    write_item(job, piece, merges, *next);
+    next = next == first_items + w ? items + next_indptr[w] : next + 1;
   };
   if (partition.queue_order.empty()) {
     for (const Piece& piece : partition.pieces) place(piece);
   } else {
     for (const int32_t p : partition.queue_order) place(partition.pieces[p]);
   }
-  // Each entry has moved on to the end of its queue, which is where the next one began.
-  std::memmove(next_indptr + 1, next_indptr, sizeof(int32_t) * workers);
-  next_indptr[0] = 0;
-}
-
-int64_t count_queued(const Partition& partition, int32_t workers, std::vector<int32_t>& busy) {
-  busy.assign(workers, 0);
-  int64_t first = 0;
-  for (const Piece& piece : partition.pieces) {
-    first += busy[piece.worker] == 0;
-    busy[piece.worker] = 1;
-  }
-  return static_cast<int64_t>(partition.pieces.size()) - first;
 }
 
 }  // namespace
@@ -235,10 +205,13 @@ void Buffer::reserve(int64_t bytes) {
   capacity = wanted;
 }
 
-PlanSummary write_plan(const Job& job, Partition& partition, MergeScratch& scratch, Buffer& buffer) {
+PlanSummary write_plan(const Job& job, const Partition& partition, EmitScratch& scratch, Buffer& buffer) {
   const PlanInput& input = *job.input;
   const int64_t workers = input.num_workers;
-  place_parts(job, partition);
+  if (partition.part_rows > kMaxInt) {
+    fail("the plan needs %lld workspace rows, a plan holds at most %lld; plan fewer tokens at once",
+         static_cast<long long>(partition.part_rows), static_cast<long long>(kMaxInt));
+  }
   MergeLists merges(job, partition, scratch);
 
   PlanHeader header{};
@@ -261,7 +234,8 @@ PlanSummary write_plan(const Job& job, Partition& partition, MergeScratch& scrat
   };
   header.first_items = section(sizeof(Item) * workers);
   header.next_indptr = section(sizeof(int32_t) * (workers + 1));
-  header.items = section(sizeof(Item) * count_queued(partition, input.num_workers, scratch.busy));
+  const int64_t busy = workers - std::count(partition.queue_length.begin(), partition.queue_length.end(), 0);
+  header.items = section(sizeof(Item) * (header.num_items - busy));
   header.merge_token = section(sizeof(int32_t) * header.num_merge);
   header.merge_head = section(sizeof(int32_t) * header.num_merge);
   header.merge_indptr = section(sizeof(int32_t) * (int64_t{header.num_merge} + 1));
@@ -273,7 +247,8 @@ PlanSummary write_plan(const Job& job, Partition& partition, MergeScratch& scrat
   std::memcpy(base, &header, sizeof(header));
   const auto ints = [base](int64_t offset) { return reinterpret_cast<int32_t*>(base + offset); };
   const auto items = [base](int64_t offset) { return reinterpret_cast<Item*>(base + offset); };
-  write_queues(job, partition, merges, items(header.first_items), ints(header.next_indptr), items(header.items));
+  write_queues(job, partition, merges, scratch, items(header.first_items), ints(header.next_indptr),
+               items(header.items));
   ints(header.merge_indptr)[0] = 0;
   if (header.num_merge) {
     merges.write(ints(header.merge_token), ints(header.merge_head), ints(header.merge_indptr), ints(header.merge_part));

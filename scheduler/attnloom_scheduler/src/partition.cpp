@@ -1,17 +1,41 @@
 // Two ways to deal q tiles to workers, and the choice between them.
+#include <functional>
+
 #include "work.h"
 
 namespace attnloom::scheduler {
 namespace {
 
 constexpr int64_t kNever = INT64_MAX;
+constexpr int64_t kMaxLoad = INT64_MAX >> 16;  // that leaves room for the worker below it
 
 int64_t merge_cost(const PlanInput& input, int64_t part_rows) {
   return part_rows ? input.merge_base + ceil_div(input.gamma * part_rows, input.num_workers) : 0;
 }
 
-void restart(Partition& out) {
+// Adds a piece, field by field where it will lie; a partial one gets the next rows of the workspace.
+void add_piece(const Job& job, Partition& out, int32_t tile, int32_t head0, int32_t heads, int32_t first, int32_t last,
+               int32_t worker) {
+  Piece& piece = out.pieces.emplace_back();
+  piece.tile = tile;
+  piece.head0 = head0;
+  piece.heads = heads;
+  piece.first = first;
+  piece.last = last;
+  piece.worker = worker;
+  piece.part_row = -1;
+  const Tile& t = job.tiles[tile];
+  if (t.partial || first != t.first || last != t.last) {
+    piece.part_row = static_cast<int32_t>(out.part_rows);
+    out.partials.push_back(static_cast<int32_t>(out.pieces.size() - 1));
+    out.part_rows += heads * job.rows(t);
+  }
+}
+
+void restart(Partition& out, int32_t workers) {
   out.pieces.clear();
+  out.partials.clear();
+  out.queue_length.assign(workers, 0);
   out.queue_order.clear();
   out.busiest = out.total = out.part_rows = 0;
 }
@@ -27,7 +51,7 @@ class ContiguousCut {
   }
 
   void run() {
-    restart(out_);
+    restart(out_, input_.num_workers);
     budget_ = share();
     for (int32_t i = 0; i < static_cast<int32_t>(job_.tiles.size()); ++i) deal(i);
     out_.makespan = out_.busiest + merge_cost(input_, out_.part_rows);
@@ -55,7 +79,7 @@ class ContiguousCut {
     while (head < input_.num_kv_heads) {
       const int32_t heads = at == tile.first ? whole_heads(tile, input_.num_kv_heads - head) : 0;
       if (heads > 0) {
-        take({index, head, heads, tile.first, tile.last, worker_, -1}, heads * tile.unit);
+        take(index, head, heads, tile.first, tile.last, heads * tile.unit);
         left_ -= heads * tile.unit;
         head += heads;
         continue;
@@ -66,7 +90,7 @@ class ContiguousCut {
         continue;
       }
       const int64_t cost = job_.cost(tile, at, to);
-      take({index, head, 1, at, to, worker_, -1}, cost);
+      take(index, head, 1, at, to, cost);
       left_ -= to < tile.last ? cost - alpha : cost;
       at = to;
       if (at < tile.last) {
@@ -101,13 +125,13 @@ class ContiguousCut {
     return 2 * (wanted - most) >= least ? tile.last : static_cast<int32_t>(at + most);
   }
 
-  void take(const Piece& piece, int64_t cost) {
-    out_.pieces.push_back(piece);
+  void take(int32_t tile, int32_t head0, int32_t heads, int32_t first, int32_t last, int64_t cost) {
+    add_piece(job_, out_, tile, head0, heads, first, last, worker_);
     out_.total += cost;
+    ++out_.queue_length[worker_];
     load_ += cost;
     budget_ -= cost;
     out_.busiest = std::max(out_.busiest, load_);
-    if (job_.is_partial(piece)) out_.part_rows += piece.heads * job_.rows(job_.tiles[piece.tile]);
   }
 
   const Job& job_;
@@ -140,18 +164,20 @@ class LongestFirst {
     piece_heads_ = ceil_div(group_heads_, pieces_per_group_);
     mean_keys_ = ceil_div(job.keys * heads, workers);
     few_ = units <= 8 * workers;
+    perfect_ = ceil_div(job.total, workers);
   }
 
-  // Leaves `makespan` at kNever where it cannot end within `limit`.
+  // Leaves `makespan` at kNever where it cannot end within `limit`, or where that is hardly worth the time to plan it.
   void run(int64_t limit) {
-    restart(out_);
+    restart(out_, input_.num_workers);
     out_.makespan = kNever;
-    if (!few_ && !job_.prefill) return;
-    if (!make_entries(limit)) return;
+    if (!job_.prefill && !(few_ && limit > perfect_ + perfect_ / 16)) return;
+    make_entries();
+    const int64_t merge = merge_cost(input_, part_rows_);
+    const int64_t most = limit - merge;
+    if (num_pieces_ > kMaxItems || shortest_end() > most || most >= kMaxLoad) return;
     make_pieces();
-    std::sort(entries_.begin(), entries_.end(),
-              [](const Entry& a, const Entry& b) { return a.cost != b.cost ? a.cost > b.cost : a.piece < b.piece; });
-    if (deal(limit)) out_.makespan = out_.busiest + merge_cost(input_, out_.part_rows);
+    if (deal(most)) out_.makespan = out_.busiest + merge;
   }
 
  private:
@@ -167,27 +193,30 @@ class LongestFirst {
     return static_cast<int32_t>(tile.first + (tile.last - tile.first) * chunk / chunks);
   }
 
-  bool make_entries(int64_t limit) {
+  void make_entries() {
     entries_.clear();
-    int64_t longest = 0;
-    int64_t pieces = 0;
     const int64_t pieces_per_entry = count_head_pieces();
     for (int32_t i = 0; i < static_cast<int32_t>(job_.tiles.size()); ++i) {
       const Tile& tile = job_.tiles[i];
       const int64_t chunks = chunks_of(tile);
       for (int64_t chunk = 0; chunk < chunks; ++chunk) {
-        const int64_t cost = job_.cost(tile, chunk_end(tile, chunk, chunks), chunk_end(tile, chunk + 1, chunks));
-        entries_.push_back({cost, i, static_cast<int32_t>(chunk), static_cast<int32_t>(chunks),
-                            static_cast<int32_t>(pieces + chunk)});
-        longest = std::max(longest, cost);
+        const int32_t first = chunk_end(tile, chunk, chunks);
+        const int32_t last = chunk_end(tile, chunk + 1, chunks);
+        const int64_t cost = job_.cost(tile, first, last);
+        entries_.push_back({cost, i, first, last, static_cast<int32_t>(chunks), static_cast<int32_t>(num_pieces_ + chunk)});
         out_.total += cost * input_.num_kv_heads;
       }
-      pieces += chunks * pieces_per_entry;
-      if (pieces > kMaxItems) return false;
-      if (tile.partial || chunks > 1) out_.part_rows += chunks * input_.num_kv_heads * job_.rows(tile);
+      num_pieces_ += chunks * pieces_per_entry;
+      if (tile.partial || chunks > 1) part_rows_ += chunks * input_.num_kv_heads * job_.rows(tile);
+      if (num_pieces_ > kMaxItems) return;
     }
-    const int64_t at_least = std::max(longest * piece_heads_, ceil_div(out_.total, input_.num_workers));
-    return at_least + merge_cost(input_, out_.part_rows) <= limit;
+  }
+
+  // No deal of the entries can end sooner.
+  int64_t shortest_end() const {
+    int64_t longest = 0;
+    for (const Entry& entry : entries_) longest = std::max(longest, entry.cost);
+    return std::max(ceil_div(out_.total, input_.num_workers), longest * piece_heads_);
   }
 
   int64_t count_head_pieces() const {
@@ -206,25 +235,22 @@ class LongestFirst {
 
   void make_pieces() {
     for (size_t e = 0; e < entries_.size(); e += entries_[e].chunks) {
-      const int32_t index = entries_[e].tile;
-      const int32_t chunks = entries_[e].chunks;
-      const Tile& tile = job_.tiles[index];
+      const Entry* chunks = &entries_[e];
       for (int64_t begin = 0; begin < input_.num_kv_heads; begin += group_heads_) {
         for_head_pieces(begin, group_end(begin), [&](int32_t head, int32_t heads) {
-          for (int32_t chunk = 0; chunk < chunks; ++chunk) {
-            out_.pieces.push_back({index, head, heads, chunk_end(tile, chunk, chunks), chunk_end(tile, chunk + 1, chunks),
-                                   -1, -1});
+          for (int32_t chunk = 0; chunk < chunks->chunks; ++chunk) {
+            add_piece(job_, out_, chunks->tile, head, heads, chunks[chunk].first, chunks[chunk].last, -1);
           }
         });
       }
     }
   }
 
-  bool deal(int64_t limit) {
-    heap_.resize(input_.num_workers);
-    for (int32_t w = 0; w < input_.num_workers; ++w) heap_[w] = {0, w};
-    out_.queue_order.reserve(out_.pieces.size());
-    const int64_t most = limit - merge_cost(input_, out_.part_rows);
+  // False as soon as a worker has more than `most`.
+  bool deal(int64_t most) {
+    std::sort(entries_.begin(), entries_.end(),
+              [](const Entry& a, const Entry& b) { return a.cost != b.cost ? a.cost > b.cost : a.piece < b.piece; });
+    heap_.clear();
     int32_t head_piece = 0;
     for (int64_t begin = 0; begin < input_.num_kv_heads; begin += group_heads_) {
       int32_t in_group = 0;
@@ -240,41 +266,54 @@ class LongestFirst {
     return true;
   }
 
+  // To the least loaded worker, the first of equals. The heap's keys are `load << 16 | worker`; idle workers are not in it.
   void give(int32_t piece, int64_t cost) {
-    Load least = heap_[0];
-    out_.pieces[piece].worker = least.worker;
+    const bool some_idle = heap_.size() < static_cast<size_t>(input_.num_workers);
+    const int64_t least = some_idle ? static_cast<int64_t>(heap_.size()) : heap_[0];
+    const int64_t key = least + (cost << 16);
+    const int32_t worker = static_cast<int32_t>(least & UINT16_MAX);
+    out_.pieces[piece].worker = worker;
     out_.queue_order.push_back(piece);
-    least.cost += cost;
-    out_.busiest = std::max(out_.busiest, least.cost);
+    ++out_.queue_length[worker];
+    out_.busiest = std::max(out_.busiest, key >> 16);
+    if (!some_idle) return replace_least(key);
+    heap_.push_back(key);
+    if (heap_.size() == static_cast<size_t>(input_.num_workers)) {
+      std::make_heap(heap_.begin(), heap_.end(), std::greater<>());
+    }
+  }
+
+  void replace_least(int64_t key) {
     const size_t size = heap_.size();
     size_t hole = 0;
     for (size_t child = 1; child < size; child = 2 * hole + 1) {
-      if (child + 1 < size && before(heap_[child + 1], heap_[child])) ++child;
-      if (!before(heap_[child], least)) break;
+      if (child + 1 < size) child += heap_[child + 1] < heap_[child];
+      if (heap_[child] >= key) break;
       heap_[hole] = heap_[child];
       hole = child;
     }
-    heap_[hole] = least;
+    heap_[hole] = key;
   }
-
-  static bool before(const Load& a, const Load& b) { return a.cost != b.cost ? a.cost < b.cost : a.worker < b.worker; }
 
   const Job& job_;
   const PlanInput& input_;
   Partition& out_;
   std::vector<Entry>& entries_;
-  std::vector<Load>& heap_;
+  std::vector<int64_t>& heap_;
   int64_t group_heads_;
   int64_t pieces_per_group_;
   int64_t piece_heads_;
   int64_t mean_keys_;
+  int64_t num_pieces_ = 0;
+  int64_t part_rows_ = 0;
+  int64_t perfect_;  // no plan ends sooner
   bool few_;
 };
 
 }  // namespace
 
 // Prefill may cost 1/32 more where it runs longest first: there heads share the cache, which the prediction leaves out.
-Partition& divide(const Job& job, Partitioners& scratch, Partitioner& kind) {
+const Partition& divide(const Job& job, Partitioners& scratch, Partitioner& kind) {
   ContiguousCut(job, scratch.cut).run();
   const int64_t cut = scratch.cut.makespan;
   LongestFirst(job, scratch).run(job.prefill ? cut + cut / 32 : cut - 1);

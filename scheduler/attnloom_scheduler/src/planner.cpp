@@ -21,7 +21,7 @@ void fail(const char* format, ...) {
 struct Planner {
   Job job;
   Partitioners partitioners;
-  MergeScratch merges;
+  EmitScratch emit;
   Buffer buffers[2];
   int active = 0;
   Failure error{};
@@ -30,8 +30,8 @@ struct Planner {
     check_input(input);
     collect_tiles(input, job);
     Partitioner kind = kNothing;
-    Partition& best = divide(job, partitioners, kind);
-    PlanSummary summary = write_plan(job, best, merges, buffers[1 - active]);
+    const Partition& best = divide(job, partitioners, kind);
+    PlanSummary summary = write_plan(job, best, emit, buffers[1 - active]);
     summary.partitioner = job.tiles.empty() ? kNothing : kind;
     active = 1 - active;
     return summary;

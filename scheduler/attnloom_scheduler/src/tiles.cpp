@@ -128,7 +128,9 @@ void find_keys(const PlanInput& input, int32_t kv_len, Tile& tile) {
   tile.last = static_cast<int32_t>(tile.run_tiles + ceil_div(tile.keys[1], t_kv));
 }
 
-void add_tile(Job& job, Tile& tile) {
+// Prices the last tile of the job.
+void price_tile(Job& job) {
+  Tile& tile = job.tiles.back();
   const TileClass& c = job.input->classes[tile.tile_class];
   const int64_t keys = tile.keys_of(tile.first, tile.last);
   tile.unit = c.alpha + c.beta * keys;
@@ -138,33 +140,36 @@ void add_tile(Job& job, Tile& tile) {
          static_cast<long long>(kMaxTotal), static_cast<long long>(c.alpha), static_cast<long long>(c.beta),
          static_cast<int>(tile.tile_class));
   }
-  if (static_cast<int64_t>(job.tiles.size()) >= kMaxItems) {
+  if (static_cast<int64_t>(job.tiles.size()) > kMaxItems) {
     fail("the batch has more than %lld tiles; use a larger t_q or batch_invariant_chunk", static_cast<long long>(kMaxItems));
   }
   job.total += cost;
   job.keys += keys;
-  job.tiles.push_back(tile);
 }
 
-// Batch-invariant: one tile a chunk, chunks ending at multiples of the chunk size from the request's first key.
-void add_chunks(Job& job, Tile& tile, int64_t kv_start) {
+// Batch-invariant: puts one tile a chunk in the place of the last; chunks end at multiples of the chunk size, counted from
+// the request's first key.
+void chunk_tile(Job& job, int64_t kv_start) {
+  Tile tile = job.tiles.back();
+  tile.whole = true;
+  job.tiles.pop_back();
   const int64_t chunk = job.input->batch_invariant_chunk;
   const int64_t shift = kv_start % chunk / tile.t_kv * tile.t_kv;
   const int32_t last = tile.last;
-  tile.whole = true;
-  for (int64_t at = 0; at < last;) {
+  int64_t at = 0;
+  do {
     const int64_t end = (tile.kv_begin(at) + shift) / chunk * chunk + chunk - shift;
     int64_t to = std::min<int64_t>((end - tile.begin[0]) / tile.t_kv, tile.run_tiles);
-    if (at >= tile.run_tiles || (to == tile.run_tiles && tile.keys[1] && end > tile.begin[1])) {
+    if (at >= tile.run_tiles || (to == tile.run_tiles && end > tile.begin[1])) {
       to = std::min<int64_t>(tile.run_tiles + (end - tile.begin[1]) / tile.t_kv, last);
     }
     tile.first = static_cast<int32_t>(at);
     tile.last = static_cast<int32_t>(to);
     tile.partial = at > 0 || to < last;
-    add_tile(job, tile);
+    job.tiles.push_back(tile);
+    price_tile(job);
     at = to;
-  }
-  if (last == 0) add_tile(job, tile);
+  } while (at < last);
 }
 
 int32_t class_of(const PlanInput& input, int64_t rows) {
@@ -182,7 +187,7 @@ void add_row(Job& job, int32_t l, int32_t row) {
   job.prefill |= tile_class == 1 || tokens > step;
   job.row_keys += level.kv_len[row];
   for (int32_t at = 0; at < tokens; at += std::min(step, tokens - at)) {
-    Tile tile{};
+    Tile& tile = job.tiles.emplace_back();
     tile.level = l;
     tile.row = row;
     tile.q_begin = begin + at;
@@ -195,13 +200,13 @@ void add_row(Job& job, int32_t l, int32_t row) {
     tile.partial = in_several_rows(job, tile_tokens, tile.q_begin, tile.q_tokens);
     find_keys(input, level.kv_len[row], tile);
     if (!input.batch_invariant_chunk) {
-      add_tile(job, tile);
+      price_tile(job);
       continue;
     }
     if (tile.request < 0 || tile.partial) {
       fail("block row %d mixes requests or repeats tokens; batch-invariant plans need one row a request", row);
     }
-    add_chunks(job, tile, level.kv_start[row]);
+    chunk_tile(job, level.kv_start[row]);
   }
 }
 

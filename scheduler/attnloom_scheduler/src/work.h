@@ -61,7 +61,7 @@ struct Piece {
   int32_t first;
   int32_t last;
   int32_t worker;
-  int32_t part_row;
+  int32_t part_row;  // -1: writes through
 };
 
 // The batch, cut to q tiles.
@@ -83,40 +83,35 @@ struct Job {
   bool divisible(const Tile& tile) const {
     return !tile.whole && tile.last - tile.first >= 2 * min_tiles[tile.tile_class];
   }
-  bool is_partial(const Piece& piece) const {
-    const Tile& tile = tiles[piece.tile];
-    return tile.partial || piece.first != tile.first || piece.last != tile.last;
-  }
 };
 
 // One way to deal the batch to the workers. Pieces are by tile, head, key; `queue_order` lists them as workers take them.
 struct Partition {
   std::vector<Piece> pieces;
-  std::vector<int32_t> queue_order;  // empty: as the pieces lie
+  std::vector<int32_t> queue_order;   // empty: as the pieces lie
+  std::vector<int32_t> queue_length;  // pieces of each worker
+  std::vector<int32_t> partials;      // pieces that do not write through
   int64_t busiest;
   int64_t total;
   int64_t part_rows;
   int64_t makespan;
 };
 
+// One chunk of a tile, for every head.
 struct Entry {
   int64_t cost;
   int32_t tile;
-  int32_t chunk;
-  int32_t chunks;
-  int32_t piece;  // of the tile's first head
-};
-
-struct Load {
-  int64_t cost;
-  int32_t worker;
+  int32_t first;
+  int32_t last;
+  int32_t chunks;  // of its tile
+  int32_t piece;   // that holds the first heads of it
 };
 
 struct Partitioners {
   Partition cut;
   Partition longest;
   std::vector<Entry> entries;
-  std::vector<Load> heap;
+  std::vector<int64_t> heap;
 };
 
 // The plan as bytes, in a buffer that grows and is reused.
@@ -127,20 +122,20 @@ struct Buffer {
   ~Buffer();
 };
 
-struct MergeScratch {
-  std::vector<int32_t> piece_order;
+struct EmitScratch {
+  std::vector<Item*> next_item;  // of each worker
+  std::vector<int32_t> partials;  // in KV order for every token
   std::vector<int32_t> slot_of_token;
   std::vector<int32_t> tokens;
   std::vector<int32_t> counts;  // [slot, qo head]: parts, then the place of the next part
   std::vector<int32_t> entry;   // [slot, qo head]: merge entry
   std::vector<int32_t> seen_up_to;
-  std::vector<int32_t> busy;
 };
 
 void check_input(const PlanInput& input);
 void collect_tiles(const PlanInput& input, Job& job);
 // The better partition; `kind` says which it is.
-Partition& divide(const Job& job, Partitioners& scratch, Partitioner& kind);
-PlanSummary write_plan(const Job& job, Partition& partition, MergeScratch& scratch, Buffer& buffer);
+const Partition& divide(const Job& job, Partitioners& scratch, Partitioner& kind);
+PlanSummary write_plan(const Job& job, const Partition& partition, EmitScratch& scratch, Buffer& buffer);
 
 }  // namespace attnloom::scheduler
