@@ -85,7 +85,8 @@ def _unit(spec: AttentionSpec, composition, tiles: TileChoice):
         out_dtype=spec.out_dtype,
         head_dim=spec.head_dim,
         head_dim_v=spec.head_dim_v,
-        tiles=tiles,
+        short=tiles.short,
+        tall=tiles.tall,
     )
     aliases = "_".join(member.alias for member in composition.members) or "plain"
     return jit.CompileUnit(
@@ -97,7 +98,21 @@ def _unit(spec: AttentionSpec, composition, tiles: TileChoice):
 
 
 def choose_tiles(spec: AttentionSpec, functors, plugins, max_qo_len=None, max_kv_len=None) -> TileChoice:
-    """The tile classes of `spec`: its own, its heuristic's, or the core's where that one has no opinion."""
+    """The tile classes of `spec`: its own, its heuristic's, or the core's where that one has no opinion.
+
+    Raises:
+        UnsupportedError: tiles of another family, or none that holds the query heads of one kv head.
+    """
+    choice = _choice(spec, functors, plugins, max_qo_len, max_kv_len)
+    rows = max(tile.t_q for tile in (choice.short, choice.tall or choice.short))
+    if rows < spec.group:
+        raise UnsupportedError(
+            f"the largest tile has t_q {rows}, but {spec.group} query heads share a kv head: take a t_q of at least that"
+        )
+    return choice
+
+
+def _choice(spec: AttentionSpec, functors, plugins, max_qo_len, max_kv_len) -> TileChoice:
     if isinstance(spec.tile, Tile):
         if spec.tile.family != FAMILY:
             raise UnsupportedError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from attrs import frozen
+from attrs import astuple, frozen
 
 from attnloom.errors import PlanError
 from attnloom.index import ComposedIndex
@@ -25,6 +25,11 @@ class Limits:
     kv_len: int | None = None
     pages: int | None = None
     levels: int | None = None
+
+    @property
+    def any(self) -> bool:
+        """Whether there is any bound."""
+        return any(bound is not None for bound in astuple(self))
 
     def check(self, index: ComposedIndex) -> None:
         """Raises `PlanError`, with both values, where `index` holds more."""

@@ -8,7 +8,7 @@ import math
 
 from attnloom.abi import ARGS_ABI, RunArgs
 from attnloom.dtypes import CODES, DTYPE_BYTES
-from attnloom.errors import PlanError, RunError
+from attnloom.errors import RunError
 from attnloom.index import ComposedIndex
 from attnloom.kernel import HostKernel
 from attnloom.spec import AttentionSpec
@@ -107,11 +107,7 @@ class Planned:
         return planner.plan(self._input)
 
     def _write(self, index: ComposedIndex) -> None:
-        heads = self._spec.num_kv_heads
-        for level in index.levels:
-            if level.per_head and level.indices.shape[0] != heads:
-                raise PlanError(f"the index has page lists for {level.indices.shape[0]} kv heads, the spec has {heads}")
-        write_index(self._buffer, index)
+        write_index(self._buffer, index, self._spec.num_kv_heads)
 
     def rebind(self, params: dict):
         """The parameters of a run that gives others than the plan.

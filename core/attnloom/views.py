@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import struct
 
+import numpy as np
+
 from attnloom.abi import IndexView, LevelView, RunArgs
 from attnloom.errors import PlanError, UnsupportedError
 from attnloom.index import MAX_LEVELS, ComposedIndex, Level
@@ -19,20 +21,19 @@ _addressof = ctypes.addressof
 
 
 def address(array) -> int:
-    """The address of a numpy array's or host tensor's data; 0 for none."""
-    if array is None:
-        return 0
+    """The address of a numpy array's or host tensor's data."""
     try:
         return _addressof(_borrow(array))
     except TypeError:
         return array.data_ptr() if hasattr(array, "data_ptr") else array.ctypes.data
 
 
-def write_index(buffer: bytearray, index: ComposedIndex) -> None:
+def write_index(buffer: bytearray, index: ComposedIndex, num_kv_heads: int) -> None:
     """Fill the `index` of the `RunArgs` that lie in `buffer`; the caller keeps `index` alive.
 
     Raises:
-        PlanError, UnsupportedError: more levels than a kernel holds, or page ids that are not on the host.
+        PlanError: more levels than a kernel holds, or page lists for another number of kv heads.
+        UnsupportedError: page ids that are not on the host.
     """
     levels = index.levels
     if len(levels) > MAX_LEVELS:
@@ -43,7 +44,7 @@ def write_index(buffer: bytearray, index: ComposedIndex) -> None:
         address(index.qo_indptr),
         address(index.kv_len),
         address(index.token_request),
-        address(index.q_pos),
+        0 if index.q_pos is None else address(index.q_pos),
         len(index.kv_len),
         len(index.token_request),
         index.page_size,
@@ -51,34 +52,40 @@ def write_index(buffer: bytearray, index: ComposedIndex) -> None:
     )
     at = _LEVELS_AT
     for level in levels:
+        if level.per_head:
+            _check_heads(level, num_kv_heads)
         _write_level(buffer, at, level)
         at += _LEVEL_SIZE
 
 
 def _write_level(buffer: bytearray, at: int, level: Level) -> None:
     indices = level.indices
-    device = getattr(indices, "device", None)
-    if device is not None and getattr(device, "type", device) != "cpu":
-        raise UnsupportedError(f"the page ids are on {device}, the kernel runs on the cpu: move them with .cpu()")
+    if type(indices) is not np.ndarray and indices.device.type != "cpu":
+        raise UnsupportedError(f"the page ids are on {indices.device}, the kernel runs on the cpu: use .cpu()")
     _LEVEL.pack_into(
         buffer,
         at,
         address(level.row_indptr),
-        address(level.row_tokens),
+        0 if level.row_tokens is None else address(level.row_tokens),
         address(level.kv_len),
         address(level.kv_start),
         address(level.kv_offset),
         address(level.page_begin),
         address(indices),
         _head_stride(indices) if level.per_head else 0,
-        address(level.block_pos),
-        address(level.mask_bits),
-        address(level.mask_begin),
-        address(level.key_pos),
-        address(level.key_pos_begin),
+        0 if level.block_pos is None else address(level.block_pos),
+        0 if level.mask_bits is None else address(level.mask_bits),
+        0 if level.mask_begin is None else address(level.mask_begin),
+        0 if level.key_pos is None else address(level.key_pos),
+        0 if level.key_pos_begin is None else address(level.key_pos_begin),
         indices.itemsize == 8,
         len(level.kv_len),
     )
+
+
+def _check_heads(level: Level, num_kv_heads: int) -> None:
+    if level.indices.shape[0] != num_kv_heads:
+        raise PlanError(f"the index has page lists for {level.indices.shape[0]} kv heads, the spec has {num_kv_heads}")
 
 
 def _head_stride(indices) -> int:

@@ -64,6 +64,7 @@ class AttentionWrapper:
         self.spec = spec
         self.device = torch.device("cpu")
         self.limits = Limits(max_requests, max_tokens, max_qo_len, max_kv_len, max_pages, max_levels)
+        self._limited = self.limits.any
         self.num_threads = _positive("num_threads", num_threads, torch.get_num_threads())
         self.num_workers = _positive("num_workers", num_workers, self.num_threads)
         self.workspace = Workspace() if workspace is None else workspace
@@ -92,7 +93,8 @@ class AttentionWrapper:
         """
         with self._alone():
             index.ensure_valid()
-            self.limits.check(index)
+            if self._limited:
+                self.limits.check(index)
             planned = self._spare
             planned.bind(self.spec.params if params is None else {**self.spec.params, **params})
             planned.plan(self._planner, index)
