@@ -102,7 +102,7 @@ class PackedStep:
         layer = cache.layer(module, query, key, value, scaling, keywords)
         wrapper = layer.wrapper
         if id(wrapper) not in self._planned:
-            self._plan(wrapper)
+            self._plan(layer)
         start = time.perf_counter()
         append_kv(key[0].transpose(0, 1), value[0].transpose(0, 1), (layer.k, layer.v), self.slots)
         appended = time.perf_counter()
@@ -112,11 +112,11 @@ class PackedStep:
         cache.attention_s += done - appended
         return out.unsqueeze(0)
 
-    def _plan(self, wrapper: AttentionWrapper) -> None:
+    def _plan(self, layer: LayerCache) -> None:
         start = time.perf_counter()
-        wrapper.plan(self.index)
+        layer.wrapper.plan(self.index, params=layer.params)
         self.cache.plan_us.append((time.perf_counter() - start) * 1e6)
-        self._planned.add(id(wrapper))
+        self._planned.add(id(layer.wrapper))
 
 
 def packed_attention(

@@ -24,12 +24,12 @@ class _Planned:
     mask: PaddedMask | None = None
     geometry: tuple[int, int, int] | None = None
 
-    def plan(self, mask: PaddedMask, pages: Pages) -> None:
+    def plan(self, mask: PaddedMask, pages: Pages, params: dict | None) -> None:
         """Plan unless the last plan was for the same mask and pages (the layer before)."""
         geometry = (pages.page_size, *pages.block_table.shape)
         if self.mask is mask and self.geometry == geometry:
             return
-        self.wrapper.plan(mask.index(pages.page_size, pages.block_table))
+        self.wrapper.plan(mask.index(pages.page_size, pages.block_table), params=params)
         self.mask, self.geometry = mask, geometry
 
 
@@ -77,7 +77,7 @@ def padded_attention(
         query, key, value, scaling=scaling, keywords=keywords, positions=mask.positions, override=attnloom_override
     )
     planned = _planned(kind, query.device.type)
-    planned.plan(mask, pages)
+    planned.plan(mask, pages, params)
     rows = query.transpose(1, 2).reshape(batch * q_length, heads, -1)
     out = planned.wrapper.run(rows, (pages.k, pages.v), params=params)
     return out.view(batch, q_length, heads, -1), None
