@@ -1,4 +1,4 @@
-"""`RadixTree` against a model that keeps, for every sequence, its tokens, and a cache that remembers what was written."""
+"""`RadixTree` against a model that keeps every sequence's tokens, and a cache that remembers what was written."""
 
 import numpy as np
 import pytest

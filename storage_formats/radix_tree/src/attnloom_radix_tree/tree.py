@@ -46,9 +46,9 @@ class _Node:
 class RadixTree:
     """Shares the leading pages of sequences with equal leading tokens, and keeps them when the sequences are gone.
 
-    It holds no keys and values: `insert` and `append` say which slots (`page * page_size + offset`) to write. A page is
-    held by each sequence that reads it and by the tree; only pages that the tree alone holds are evicted, least recently
-    used first, from the ends of branches, when free pages run out.
+    It holds no keys and values: `insert` and `append` say which slots (`page * page_size + offset`) to write. A page
+    is held by each sequence that reads it and by the tree; only pages that the tree alone holds are evicted, least
+    recently used first, from the ends of branches, when free pages run out.
     """
 
     def __init__(self, num_pages: int, page_size: int):
@@ -94,10 +94,10 @@ class RadixTree:
     def insert(self, tokens) -> Sequence:
         """A sequence of `tokens`, on the pages the tree has for its front and new ones for the rest.
 
-        At least the last token is left to compute, so `cached` is at most `len(tokens) - 1`, rounded down to whole pages.
-        The new whole pages can be found at once by sequences inserted next, before their keys and values are written: the
-        caller writes those of `tokens[cached:]` (to `slots(sequence, sequence.cached)`) before or in the same step as
-        anything that reads them. If that fails, `free(sequence, keep=False)`.
+        At least the last token is left to compute, so `cached` is at most `len(tokens) - 1`, rounded down to whole
+        pages. The new whole pages can be found at once by sequences inserted next, before their keys and values are
+        written: the caller writes those of `tokens[cached:]` (to `slots(sequence, sequence.cached)`) before or in the
+        same step as anything that reads them. If that fails, `free(sequence, keep=False)`.
 
         Raises:
             CacheFullError: too few pages are free or can be evicted; no sequence was made.
@@ -139,7 +139,7 @@ class RadixTree:
         return slots
 
     def fork(self, sequence: Sequence) -> Sequence:
-        """A second sequence with the same tokens, on the same pages; a partial last page is copied on the next append."""
+        """A second sequence with the same tokens and pages. A partial last page is copied on the next append."""
         self.pool.hold(sequence.pages)
         length = sequence.length
         return Sequence(length=length, pages=list(sequence.pages), tokens=list(sequence.tokens), cached=length)
@@ -154,8 +154,8 @@ class RadixTree:
         """Ends a sequence; it is empty afterwards.
 
         Args:
-            keep: leave its whole pages in the tree for later sequences. False: its keys and values past `cached` were not
-                all written, so they are taken out of the tree again unless another sequence reads them.
+            keep: leave its whole pages in the tree for later sequences. False: its keys and values past `cached` were
+                not all written, so they are taken out of the tree again unless another sequence reads them.
         """
         tokens = _token_array(sequence.tokens)
         path, found = self._find(tokens)
@@ -215,7 +215,7 @@ class RadixTree:
         return path, begin // self.page_size
 
     def _touch(self, path: list[_Node], found: int) -> _Node:
-        """Marks a branch as just used and ends it where `found` pages do, splitting its last node; returns that node."""
+        """Marks a branch as just used and ends it after `found` pages, splitting its last node; returns that node."""
         self._clock += 1
         if path and (excess := sum(len(node.pages) for node in path) - found):
             path[-1] = self._split(path[-1], len(path[-1].pages) - excess)
