@@ -167,3 +167,60 @@ def test_the_machines_own_trouble_is_told_with_advice(log, advice):
 def test_an_error_that_quotes_trouble_is_an_ordinary_error():
     log = "/plugins/rope/rope.h:3:1: error: 'x' was not declared\n    3 |  log(\"out of memory\");\n      |  ^\n"
     assert diagnose(log, OWNERS).owner == "rope"
+
+
+CHECKED = """\
+kernel.cpp:30:1: error: static assertion failed: soft-cap (attnloom-soft-cap 0.1), variant cap: {message}
+"""
+
+
+@pytest.mark.parametrize(
+    ("message", "line"),
+    [
+        ("SoftCap::logits_transform must be `float logits_transform(const Params&, float, const Site&) const`", 4),
+        ("kv_range must be both defined by SoftCap and declared by its descriptor, or neither", 3),
+        ("SoftCap must be an empty struct", 3),
+        ("something else", 30),
+    ],
+)
+def test_a_check_of_the_engine_is_put_down_to_the_plugin_it_names(tmp_path, message, line):
+    header = tmp_path / "soft_cap.h"
+    header.write_text(
+        "// struct SoftCap, logits_transform(\nstruct SoftCapper;\nstruct SoftCap {\n  void logits_transform();\n};\n"
+    )
+    owners = ((str(tmp_path), "soft-cap (attnloom-soft-cap 0.1)"), ("/core", "attnloom"), ("/other", "soft-cap"))
+    found = diagnose(CHECKED.format(message=message), owners)
+    assert found.owner == "soft-cap (attnloom-soft-cap 0.1)" and found.line == line
+    assert message in found.message
+    assert found.file == (str(header) if line < 30 else "kernel.cpp")
+
+
+def test_the_real_contract_names_plugin_file_and_line(tmp_path, monkeypatch, real_compiler):
+    """Through `compose`: a functor of the wrong signature, in a package that is only on the path."""
+    from attnloom.kernel import describe
+    from attnloom.spec import AttentionSpec
+    from attnloom.variant import Param, Variant
+
+    package = tmp_path / "slippery"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "slip.h").write_text(
+        "#pragma once\n#include <attnloom/variant.h>\nstruct Slip {\n  template <class P>\n"
+        "  ATTNLOOM_FN float logits_transform(const P& p, const attnloom::Site&) const { return p.cap; }\n};\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    slip = Variant(
+        name="slip",
+        struct="Slip",
+        header="slip.h",
+        package="slippery",
+        functors={"logits_transform"},
+        params=[Param("cap", float, default=1.0)],
+        reference="slippery.reference:Slip",
+    )
+    spec = AttentionSpec(variants=["causal", slip], num_qo_heads=2, num_kv_heads=1, head_dim=16, dtype="float32")
+    with pytest.raises(CompileError) as caught:
+        jit.build(describe(spec)[2])
+    text = str(caught.value)
+    assert "'slip' does not compile" in text and f"{package / 'slip.h'}:5: " in text
+    assert "Slip::logits_transform must be `float logits_transform(const Params&, float, const Site&) const`" in text

@@ -211,7 +211,9 @@ def _failure(folder, unit, key, toolchain, log, work, fault) -> CompileError:
     log = log.replace(f"{work}{os.sep}", "")
     path = cache.keep_failure(folder, work, [name for name, _ in unit.sources], unit.name, key, log)
     found = diagnostics.Diagnostic(None, "", 0, 0, fault) if fault else diagnostics.diagnose(log, unit.owners)
-    subject = f"plugin {found.owner}" if found.owner else f"{unit.kind} {unit.name}"
+    subject = found.owner or f"{unit.kind} {unit.name}"
+    if found.owner and not found.owner.startswith("variant "):  # a descriptor given in code belongs to no plugin
+        subject = f"plugin {found.owner}"
     command = shlex.join(toolchain.command)
     error = CompileError(
         f"{subject} does not compile with {command}:\n{found}\nThe whole log, beside the sources: {path}"

@@ -8,6 +8,9 @@ from collections.abc import Sequence
 
 from attrs import evolve, frozen
 
+from attnloom.jit.unit import headers_below
+from attnloom.variant import FUNCTORS
+
 CORE = "attnloom"
 """The label of the engine's own headers; errors there are put down to the plugin that led to them, if one did."""
 
@@ -142,7 +145,36 @@ def _describe(chosen, errors, lines, owners) -> Diagnostic:
             at = int(place["line"]), int(place["column"] or 0)
             excerpt = _quote(place["file"], *at)
             return Diagnostic(owner, place["file"], *at, message, excerpt=excerpt, raised_in=f"{file}:{line}")
-    return evolve(found, owner=None)
+    return _named(found, owners)
+
+
+def _named(found: Diagnostic, owners: Sequence[tuple[str, str]]) -> Diagnostic:
+    """An error outside the plugins: put down to the plugin whose label it spells out, and to the functor or struct that
+    it names, as the engine's static_asserts and generated checks do."""
+    told = f"{found.message}\n{found.excerpt}"
+    mentioned = [(prefix, label) for prefix, label in owners if _is_plugin(label) and label in told]
+    if not mentioned:
+        return evolve(found, owner=None)
+    prefix, label = max(mentioned, key=lambda owner: len(owner[1]))
+    place = _declaration(prefix, re.findall(r"[A-Za-z_]\w*", found.message.replace(label, " ")))
+    if place is None:
+        return evolve(found, owner=label)
+    at = f"{found.file}:{found.line}"
+    return evolve(found, owner=label, file=place[0], line=place[1], column=0, excerpt=_quote(*place, 0), raised_in=at)
+
+
+def _declaration(prefix: str, words: Sequence[str]) -> tuple[str, int] | None:
+    """Where the headers below `prefix` declare the first functor among `words`, else the first struct."""
+    functors = [rf"\b{word}\s*\(" for word in words if word in FUNCTORS]
+    structs = [rf"\b(?:struct|class)\s+{word}\b" for word in words]
+    files = [prefix] if os.path.isfile(prefix) else headers_below(prefix)
+    for pattern in (*functors, *structs):
+        for file in files:
+            with open(file, encoding="utf-8", errors="replace") as source:
+                for number, line in enumerate(source, 1):
+                    if re.search(pattern, line.partition("//")[0]):
+                        return file, number
+    return None
 
 
 def _trail(number: int, errors, lines):

@@ -142,7 +142,7 @@ def tree_hash(folder: str) -> str:
     if not os.path.isdir(folder):
         raise CompileError(f"the include folder {folder} does not exist")
     digest = hashlib.sha256()
-    for path in _headers(folder):
+    for path in headers_below(folder):
         with open(path, "rb") as file:
             data = file.read()
         digest.update(f"{os.path.relpath(path, folder)} {len(data)}\0".encode("utf-8", "surrogateescape"))
@@ -150,7 +150,8 @@ def tree_hash(folder: str) -> str:
     return digest.hexdigest()
 
 
-def _headers(folder: str) -> list[str]:
+def headers_below(folder: str) -> list[str]:
+    """The paths of all headers below `folder`, sorted."""
     found = []
     for parent, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if name != "__pycache__" and not name.startswith(".")]
