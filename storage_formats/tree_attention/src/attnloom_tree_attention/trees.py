@@ -1,0 +1,102 @@
+"""Draft trees: from parents or choices to depths and ancestor bits."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+from attnloom.errors import IndexFormatError
+from attnloom.index_arrays import as_integers, pack_bits
+from attrs import frozen
+
+
+@frozen(eq=False)
+class Tree:
+    """A draft tree of `n` tokens.
+
+    Attributes:
+        depth: i32[n], ancestors of each token.
+        bits: u32[W], the packed bool[n, n] of which tokens (columns) each token (row) sees: its ancestors and itself.
+    """
+
+    depth: np.ndarray
+    bits: np.ndarray
+
+
+def tree_of(parents) -> Tree:
+    """The tree of i32[n] `parents`, already checked. Equal trees are made once."""
+    return _tree_of(parents.tobytes())
+
+
+@lru_cache(maxsize=256)
+def _tree_of(parents: bytes) -> Tree:
+    parents = np.frombuffer(parents, np.int32)
+    depth = np.zeros(len(parents), np.int32)
+    seen = np.eye(len(parents), dtype=bool)
+    for token, parent in enumerate(parents.tolist()):
+        if parent >= 0:
+            depth[token] = depth[parent] + 1
+            seen[token] |= seen[parent]
+    tree = Tree(depth, pack_bits(seen))
+    for array in (tree.depth, tree.bits):
+        array.flags.writeable = False
+    return tree
+
+
+def check_parents(parents, request: int):
+    """`parents` of one request as i32[n].
+
+    Raises:
+        IndexFormatError: for a parent that is no earlier token of the tree, with the cycle if that makes one.
+    """
+    what = f"parents[{request}]"
+    parents = as_integers(parents, what)
+    tokens = np.arange(len(parents))
+    wrong = (parents < -1) | (parents >= tokens)
+    if wrong.any():
+        at = int(wrong.argmax())
+        if not -1 <= parents[at] < len(parents):
+            raise IndexFormatError(
+                f"{what}[{at}] is {parents[at]}; a tree of {len(parents)} token(s) has parents "
+                f"0 to {len(parents) - 1}, and -1 for a root"
+            )
+        if cycle := _cycle_from(parents, at):
+            raise IndexFormatError(f"{what} goes round in a circle: {' -> '.join(map(str, cycle))}")
+        raise IndexFormatError(f"{what}[{at}] is {parents[at]}; a parent comes before its children: reorder the tokens")
+    return parents
+
+
+def parents_of_choices(choices):
+    """The parents of a tree given as Medusa and EAGLE configurations give it.
+
+    Args:
+        choices: paths from the root, each a sequence of the ranks taken: `[(0,), (0, 0), (1,)]`. The root, the last
+            accepted token, is token 0 of the tree; the others follow by length of path, then by path.
+
+    Returns:
+        i32[len(choices) + 1] parents, -1 for the root.
+
+    Raises:
+        IndexFormatError: for a path that is empty, double, or whose front is no path of the tree.
+    """
+    paths = sorted((tuple(path) for path in choices), key=lambda path: (len(path), path))
+    place = {(): 0}
+    parents = [-1]
+    for path in paths:
+        if path in place:
+            raise IndexFormatError(f"choices has the path {list(path)} twice" if path else "choices has an empty path")
+        if path[:-1] not in place:
+            raise IndexFormatError(f"choices has the path {list(path)} but not its front {list(path[:-1])}")
+        parents.append(place[path[:-1]])
+        place[path] = len(place)
+    return np.array(parents, np.int32)
+
+
+def _cycle_from(parents, token: int) -> list[int]:
+    """The tokens of the circle that parents lead into from `token`, none if they end at a root."""
+    walk = [token]
+    while 0 <= (token := int(parents[token])) < len(parents):
+        if token in walk:
+            return [*walk[walk.index(token) :], token]
+        walk.append(token)
+    return []
