@@ -139,7 +139,7 @@ def compose(
         use_softmax=use_softmax,
         source=source_of(members, params_type),
         include_dirs=tuple(dict.fromkeys([INCLUDE_DIR, *(member.include_dir for member in members)])),
-        owners={str(member.include_dir): member.label for member in members},
+        owners={str(INCLUDE_DIR): "attnloom", **{str(member.include_dir): member.label for member in members}},
         params_type=params_type,
         spec=spec,
     )

@@ -52,8 +52,6 @@ def member_values(member, spec, given: Mapping[str, Any], device: str) -> dict[s
         if isinstance(param, TensorParam):
             value = _computed(member, param, spec, known)
             known[param.name] = _tensor(member, param, np.asarray(value, param.dtype), spec, known, device)
-        elif param.computed is None and getattr(param, "host_only", False):
-            known[param.name] = None
         else:
             known[param.name] = _checked(member, param, _computed(member, param, spec, known))
     if member.variant.check is not None:
@@ -80,6 +78,8 @@ def _plain_values(member, given: Mapping[str, Any]) -> dict[str, Any]:
             values[param.name] = _checked(member, param, given[param.name])
         elif param.default is not None:
             values[param.name] = _checked(member, param, param.default)
+        elif param.computed is None and getattr(param, "host_only", False):
+            values[param.name] = None
     return values
 
 

@@ -1,0 +1,274 @@
+"""Run a composition's compiled functors one by one, and hold them to their float64 references.
+
+For the tests of variant plugins:
+
+    from attnloom.testing.functors import check_against_reference
+
+    def test_soft_cap():
+        check_against_reference(["soft_cap"], {"soft_cap.cap": 30.0})
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from attrs import frozen
+
+from attnloom.compose import Composition, compose
+
+SITE_FIELDS = ("request", "qo_head", "kv_head", "q_index", "kv_index", "q_pos", "kv_pos", "qo_len", "kv_len")
+ROW_FUNCTORS = ("query_transform", "key_transform", "value_transform", "output_transform")
+
+_EXPORTS = """
+#define ATTNLOOM_EXPORT extern "C" __attribute__((visibility("default"), used))
+namespace {{
+using Params = attnloom::generated::Params;
+using Variant = attnloom::generated::Variant;
+using attnloom::Site;
+Site at(const Site* sites, int64_t i) {{ return sites[i]; }}
+}}
+#define ATTNLOOM_ROWS(functor, D)                                                                        \\
+  ATTNLOOM_EXPORT void functor(const Params* p, float* x, int64_t n, const Site* sites) {{               \\
+    for (int64_t i = 0; i < n; i++) {{                                                                   \\
+      attnloom::Row<attnloom::HostMap<D>> row{{x + i * D}};                                              \\
+      Variant::functor(*p, row, at(sites, i));                                                           \\
+    }}                                                                                                   \\
+  }}
+ATTNLOOM_ROWS(query_transform, {head_dim})
+ATTNLOOM_ROWS(key_transform, {head_dim})
+ATTNLOOM_ROWS(value_transform, {head_dim_v})
+ATTNLOOM_ROWS(output_transform, {head_dim_v})
+
+ATTNLOOM_EXPORT void logits_transform(const Params* p, float* x, int64_t n, const Site* sites) {{
+  _Pragma("omp simd") for (int64_t i = 0; i < n; i++) {{
+    const Site& s = sites[i];
+    const Site site{{s.request, s.qo_head, s.kv_head, s.q_index, s.kv_index, s.q_pos, s.kv_pos, s.qo_len, s.kv_len}};
+    x[i] = Variant::logits_transform(*p, x[i], site);
+  }}
+}}
+ATTNLOOM_EXPORT void logits_mask(const Params* p, uint8_t* keep, int64_t n, const Site* sites) {{
+  for (int64_t i = 0; i < n; i++) keep[i] = Variant::logits_mask(*p, at(sites, i));
+}}
+ATTNLOOM_EXPORT void kv_range(const Params* p, int32_t* bounds, int32_t* counts, int64_t n, const Site* sites) {{
+  for (int64_t i = 0; i < n; i++) {{
+    const auto set = Variant::kv_range(*p, at(sites, i));
+    counts[i] = set.count;
+    for (int r = 0; r < set.count; r++) {{
+      bounds[2 * (i * Variant::max_ranges + r)] = set.ranges[r].lo;
+      bounds[2 * (i * Variant::max_ranges + r) + 1] = set.ranges[r].hi;
+    }}
+  }}
+}}
+ATTNLOOM_EXPORT void row_init(const Params* p, float* md, int64_t n, const Site* sites) {{
+  for (int64_t i = 0; i < n; i++) {{
+    const auto init = Variant::row_init(*p, at(sites, i));
+    md[2 * i] = init.m;
+    md[2 * i + 1] = init.d;
+  }}
+}}
+ATTNLOOM_EXPORT int32_t fact(int32_t which) {{
+  const int32_t facts[] = {{Variant::max_ranges, Variant::range_monotone, Variant::range_head_uniform,
+                           Variant::use_softmax, Variant::has_kv_range, Variant::has_logits_mask}};
+  return facts[which];
+}}
+"""
+
+
+@frozen(kw_only=True)
+class FunctorSpec:
+    """The part of an `AttentionSpec` that functors and their parameters are sized by."""
+
+    num_qo_heads: int = 4
+    num_kv_heads: int = 2
+    head_dim: int = 64
+    head_dim_v: int = 64
+    dtype: str = "float32"
+    kv_dtype: str = "float32"
+    sm_scale: float = 0.125
+    params: Any = None
+
+
+class CompiledFunctors:
+    """A composition's functors as callables over arrays of sites (`random_sites`)."""
+
+    def __init__(self, composition: Composition, params: dict[str, Any] | None = None, *, debug: bool = False):
+        from attnloom import jit
+
+        spec = composition.spec
+        text = composition.source + _EXPORTS.format(head_dim=spec.head_dim, head_dim_v=spec.head_dim_v)
+        unit = jit.CompileUnit(
+            name="functors",
+            sources={"functors.cc": text},
+            include_dirs=composition.include_dirs,
+            owners=composition.owners,
+            kind="test",
+        )
+        self.composition = composition
+        self.params = composition.resolve(params)
+        self._library = ctypes.CDLL(str(jit.build(unit, jit.host_toolchain(debug=debug)).path))
+        names = ("max_ranges", "range_monotone", "range_head_uniform", "use_softmax", "has_kv_range", "has_logits_mask")
+        self.facts = {name: self._library.fact(i) for i, name in enumerate(names)}
+
+    def rows(self, functor: str, x: np.ndarray, sites: SimpleNamespace) -> np.ndarray:
+        """A row functor over `x` float32 [n, dim]."""
+        return self._call(functor, np.array(x, np.float32, order="C"), sites)
+
+    def logits(self, x: np.ndarray, sites: SimpleNamespace) -> np.ndarray:
+        """`logits_transform` over `x` float32 [n]."""
+        return self._call("logits_transform", np.array(x, np.float32), sites)
+
+    def keeps(self, sites: SimpleNamespace) -> np.ndarray:
+        """`logits_mask` of each site, bool [n]."""
+        return self._call("logits_mask", np.zeros(len(sites.request), np.uint8), sites).astype(bool)
+
+    def ranges(self, sites: SimpleNamespace) -> list[list[tuple[int, int]]]:
+        """`kv_range` of each site: sorted disjoint intervals."""
+        packed = _packed(sites)
+        counts = np.zeros(len(packed), np.int32)
+        bounds = np.zeros((len(packed), self.facts["max_ranges"], 2), np.int32)
+        self._library.kv_range(
+            *map(_pointer, (self.params.struct, bounds, counts)), ctypes.c_int64(len(packed)), _pointer(packed)
+        )
+        return [[tuple(map(int, pair)) for pair in rows[:count]] for rows, count in zip(bounds, counts, strict=True)]
+
+    def row_init(self, sites: SimpleNamespace) -> np.ndarray:
+        """`row_init` of each site, float32 [n, 2]: m and d."""
+        return self._call("row_init", np.zeros((len(sites.request), 2), np.float32), sites)
+
+    def _call(self, name: str, out: np.ndarray, sites: SimpleNamespace) -> np.ndarray:
+        packed = _packed(sites)
+        getattr(self._library, name)(
+            _pointer(self.params.struct), _pointer(out), ctypes.c_int64(len(packed)), _pointer(packed)
+        )
+        return out
+
+
+def random_sites(rng: np.random.Generator, n: int, spec, *, requests: int = 3, max_len: int = 200) -> SimpleNamespace:
+    """`n` sites of pairs that can occur, as int64 arrays: positions are the default ones, shifted per request."""
+    qo_len = rng.integers(1, max_len, requests)
+    kv_len = rng.integers(1, max_len, requests)
+    request = rng.integers(0, requests, n)
+    shift = rng.integers(-5, 5000, requests)[request]
+    q_index = rng.integers(0, qo_len[request])
+    kv_index = rng.integers(0, kv_len[request])
+    qo_head = rng.integers(0, spec.num_qo_heads, n)
+    return SimpleNamespace(
+        request=request,
+        qo_head=qo_head,
+        kv_head=qo_head // (spec.num_qo_heads // spec.num_kv_heads),
+        q_index=q_index,
+        kv_index=kv_index,
+        q_pos=kv_len[request] - qo_len[request] + q_index + shift,
+        kv_pos=kv_index + shift,
+        qo_len=qo_len[request],
+        kv_len=kv_len[request],
+    )
+
+
+def reference_functors(composition: Composition, params) -> dict[str, list]:
+    """`{functor: [(reference method, its parameters), ...]}` in the order of the chain."""
+    found: dict[str, list] = {}
+    for member in composition.members:
+        module, _, attr = member.variant.reference.partition(":")
+        reference = getattr(importlib.import_module(module), attr)()
+        for functor in member.variant.functors:
+            found.setdefault(functor, []).append((getattr(reference, functor), params.namespace(member.alias)))
+    return found
+
+
+def check_against_reference(
+    variants, params=None, *, spec=None, plugins=None, n: int = 500, seed: int = 0, rtol: float = 2e-6, sites=None
+) -> CompiledFunctors:
+    """Compile the chain of `variants` and compare every functor it has with the float64 references, on random sites.
+
+    Args:
+        rtol: bound of the error, relative to the sum of input and output magnitudes.
+        sites: those to use instead of `n` random ones.
+
+    Raises:
+        AssertionError: where the two differ.
+    """
+    spec = spec or FunctorSpec(params=params)
+    if plugins is None:
+        from attnloom.plugins import PluginSet
+
+        plugins = PluginSet.default()
+    rng = np.random.default_rng(seed)
+    compiled = CompiledFunctors(compose(variants, spec=spec, plugins=plugins, params=params), params)
+    sites = sites or random_sites(rng, n, spec)
+    for functor, chain in reference_functors(compiled.composition, compiled.params).items():
+        _CHECKS.get(functor, _check_rows)(functor, compiled, chain, sites, rng, rtol)
+    return compiled
+
+
+def _check_rows(functor, compiled, chain, sites, rng, rtol) -> None:
+    spec = compiled.composition.spec
+    dim = spec.head_dim if functor in ("query_transform", "key_transform") else spec.head_dim_v
+    x = rng.standard_normal((len(sites.request), dim)).astype(np.float32)
+    want = x.astype(np.float64)
+    for transform, p in chain:
+        want = transform(p, want, sites)
+    scale = np.abs(x).max(axis=-1, keepdims=True) + np.abs(want).max(axis=-1, keepdims=True)
+    _assert_near(functor, compiled.rows(functor, x, sites), want, rtol * scale)
+
+
+def _check_logits(functor, compiled, chain, sites, rng, rtol) -> None:
+    x = (rng.standard_normal(len(sites.request)) * 10.0 ** rng.uniform(-2, 3, len(sites.request))).astype(np.float32)
+    want = x.astype(np.float64)
+    for transform, p in chain:
+        want = transform(p, want, sites)
+    distance = np.abs(sites.kv_pos - sites.q_pos)
+    _assert_near(functor, compiled.logits(x, sites), want, rtol * (np.abs(x) + np.abs(want) + distance))
+
+
+def _check_mask(functor, compiled, chain, sites, rng, rtol) -> None:
+    want = np.ones(len(sites.request), bool)
+    for mask, p in chain:
+        want &= mask(p, sites)
+    np.testing.assert_array_equal(compiled.keeps(sites), want, err_msg=functor)
+
+
+def _check_range(functor, compiled, chain, sites, rng, rtol) -> None:
+    want = np.ones(len(sites.request), bool)
+    for kv_range, p in chain:
+        want &= np.any([(lo <= sites.kv_pos) & (sites.kv_pos < hi) for lo, hi in kv_range(p, sites)], axis=0)
+    ranges = compiled.ranges(sites)
+    got = [any(lo <= pos < hi for lo, hi in own) for own, pos in zip(ranges, sites.kv_pos, strict=True)]
+    np.testing.assert_array_equal(got, want, err_msg=functor)
+
+
+def _check_init(functor, compiled, chain, sites, rng, rtol) -> None:
+    want = np.zeros(len(sites.request))
+    for row_init, p in chain:
+        m, d = row_init(p, sites)
+        want += d * np.exp(m)
+    got = compiled.row_init(sites).astype(np.float64)
+    _assert_near(functor, got[:, 1] * np.exp(got[:, 0]), want, rtol * want * 10)
+
+
+_CHECKS = {
+    "logits_transform": _check_logits,
+    "logits_mask": _check_mask,
+    "kv_range": _check_range,
+    "row_init": _check_init,
+}
+
+
+def _assert_near(functor: str, got, want, bound) -> None:
+    wrong = ~(np.abs(got - want) <= bound)
+    assert not wrong.any(), (
+        f"{functor}: {wrong.sum()} of {wrong.size} values differ from the reference, first at "
+        f"{np.argwhere(wrong)[0].tolist()}: {got[wrong][0]!r}, expected {want[wrong][0]!r}"
+    )
+
+
+def _packed(sites: SimpleNamespace) -> np.ndarray:
+    return np.ascontiguousarray(np.stack([getattr(sites, name) for name in SITE_FIELDS], axis=1), np.int32)
+
+
+def _pointer(value) -> ctypes.c_void_p:
+    return ctypes.c_void_p(value.ctypes.data if isinstance(value, np.ndarray) else ctypes.addressof(value))
