@@ -8,7 +8,6 @@ import subprocess
 import sys
 
 import pytest
-
 from attnloom.errors import PluginError, UnavailableError, UnknownNameError
 from attnloom.plugins import Config, PluginSet, discovery
 
@@ -69,7 +68,9 @@ def test_a_plugin_for_another_attnloom_is_never_imported(site, caplog, requireme
     assert "fake_fake_windowed" not in sys.modules
 
 
-@pytest.mark.parametrize("requirement", ["attnloom; extra == 'x'", "attnloom>=99; extra == 'x'", "numpy>=1", "attnloom"])
+@pytest.mark.parametrize(
+    "requirement", ["attnloom; extra == 'x'", "attnloom>=99; extra == 'x'", "numpy>=1", "attnloom"]
+)
 def test_other_requirements_do_not_matter(site, requirement):
     site.add("windowed", requires=(requirement,))
     assert site.plugins().variant("windowed").name == "windowed"

@@ -9,7 +9,6 @@ import types
 from pathlib import Path
 
 import pytest
-
 from attnloom.hookspecs import HOOKS, AttnloomSpecs
 from attnloom.plugins import loading
 

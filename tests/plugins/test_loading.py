@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import pickle
 import sys
+import textwrap
 import threading
 
 import pytest
-
 from attnloom.errors import PluginError, UnavailableError, UnknownNameError
 from attnloom.plugins import Config, PluginSet
 
@@ -19,7 +19,8 @@ from attnloom.tile import TileHeuristic
 from attnloom.variant import Variant
 
 def variant(name, **kwargs):
-    return Variant(**{"struct": "S", "header": "s.h", "functors": {"logits_mask"}, "reference": "m:a", "name": name} | kwargs)
+    usual = {"struct": "S", "header": "s.h", "functors": {"logits_mask"}, "reference": "m:a"}
+    return Variant(**usual | {"name": name} | kwargs)
 """
 
 
@@ -90,7 +91,10 @@ def test_keyboard_interrupt_is_not_swallowed(site, states):
     [
         ("", "declares variant 'p', which no hook returns"),
         ("def attnloom_variants(): return [variant('p')]", "attnloom_variants is not marked with @hookimpl"),
-        ("@hookimpl\ndef attnloom_variant(): pass", "unknown hook 'attnloom_variant'; did you mean 'attnloom_variants'"),
+        (
+            "@hookimpl\ndef attnloom_variant(): pass",
+            "unknown hook 'attnloom_variant'; did you mean 'attnloom_variants'",
+        ),
         ("@hookimpl\ndef attnloom_variants(count): return []", "wrong.*count"),
         ("@hookimpl\ndef attnloom_variants(): return [variant('p'), variant('q')]", "'q', which .* does not declare"),
         ("@hookimpl\ndef attnloom_variants(): return [variant('q')]", "return variant 'q'"),
@@ -104,7 +108,10 @@ def test_keyboard_interrupt_is_not_swallowed(site, states):
         ("@hookimpl\ndef attnloom_variants(): return [variant('p', reference=None)]", "reference must be"),
         ("@hookimpl\ndef attnloom_variants(): return [variant('p', functors={'logit_mask'})]", "unknown functor"),
         ("@hookimpl\ndef attnloom_variants(): return [variant('p', package='numpy')]", "is in 'numpy'"),
-        ("@hookimpl\ndef attnloom_storage_formats(): return [StorageFormat(name='p', builder='m:a')]", "storage format 'p'"),
+        (
+            "@hookimpl\ndef attnloom_storage_formats(): return [StorageFormat(name='p', builder='m:a')]",
+            "storage format 'p'",
+        ),
         ("@hookimpl\ndef attnloom_tile_heuristics(): return [TileHeuristic(name='A b', choose='m:a')]", "'A b'"),
         ("@hookimpl(wrapper=True)\ndef attnloom_variants():\n  return (yield)", "is a wrapper"),
     ],
@@ -143,8 +150,6 @@ def test_several_hooks_kinds_and_implementations_in_one_plugin(site):
     def attnloom_tile_heuristics():
         return [TileHeuristic(name="c", choose="m:a")]
     """
-    import textwrap
-
     provides = ("variant.a", "variant.b", "storage_format.a", "tile_heuristic.c")
     site.add("many", HEAD + textwrap.dedent(body), provides=provides)
     plugins = site.plugins(prefer={"tile": "c"})
@@ -163,7 +168,9 @@ class TestClash:
     def test_use_is_an_error_that_names_both(self, site):
         plugins = self.both(site).plugins()
         for _ in range(2):
-            with pytest.raises(PluginError, match=r"rope \(aa-rope 2.0\) and rope \(zz-rope 1.0\).*prefer.*variant:rope"):
+            with pytest.raises(
+                PluginError, match=r"rope \(aa-rope 2.0\) and rope \(zz-rope 1.0\).*prefer.*variant:rope"
+            ):
                 plugins.variant("rope")
         assert list(plugins.clashes()) == [("variant", "rope")]
         assert len(plugins.records()) == 3
@@ -190,8 +197,8 @@ class TestClash:
 
     def test_names_of_different_kinds_do_not_clash(self, site):
         site.add("p")
-        site.add("q", HEAD + "@hookimpl\ndef attnloom_storage_formats(): return [StorageFormat(name='p', builder='m:a')]",
-                 provides=("storage_format.p",))  # fmt: skip
+        body = "@hookimpl\ndef attnloom_storage_formats(): return [StorageFormat(name='p', builder='m:a')]"
+        site.add("q", HEAD + body, provides=("storage_format.p",))
         plugins = site.plugins()
         assert plugins.variant("p").name == plugins.storage_format("p").name == "p"
 
@@ -245,10 +252,10 @@ def test_a_plugin_that_asks_for_itself(site):
 
 
 def test_threads_load_once(site):
-    site.add("slow", HEAD + "import builtins, time\ntime.sleep(0.1)\nbuiltins.loads = getattr(builtins, 'loads', 0) + 1\n"
-             "@hookimpl\ndef attnloom_variants(): return [variant('slow')]")  # fmt: skip
     import builtins
 
+    body = "import builtins, time\ntime.sleep(0.1)\nbuiltins.loads = getattr(builtins, 'loads', 0) + 1\n"
+    site.add("slow", HEAD + body + "@hookimpl\ndef attnloom_variants(): return [variant('slow')]")
     plugins, found = site.plugins(), []
     threads = [threading.Thread(target=lambda: found.append(plugins.variant("slow"))) for _ in range(8)]
     [thread.start() for thread in threads], [thread.join() for thread in threads]
@@ -317,7 +324,7 @@ class TestObservers:
         assert states(plugins) == {"windowed": "found"}
 
     def test_arguments_may_be_left_out(self, site):
-        body = "from attnloom.hookspecs import hookimpl\nseen = []\n@hookimpl\ndef attnloom_kernel_compiled(): seen.append(1)"
-        site.add("curt", body, provides=())
+        body = "seen = []\n@hookimpl\ndef attnloom_kernel_compiled(): seen.append(1)"
+        site.add("curt", HEAD + body, provides=())
         site.plugins().notify_compiled("report")
         assert sys.modules["fake_fake_curt.plugin"].seen == [1]
