@@ -1,9 +1,10 @@
 """Predicted costs of work items and merges, in picoseconds.
 
-An item costs `alpha + beta * keys` for each kv head it covers; a merge costs `merge_base + gamma * part rows / workers`.
-The constants below are estimates from memory bandwidth and arithmetic peak, for head_dim 128, until a calibration on the
-machine replaces them: `host` assumes one core of about 20 GFLOP/s and 8 GB/s, `cuda` one SM of an H100 (3.35 TB/s and
-about 600 dense bf16 TFLOP/s in use over 132 SMs). Plans stay correct whatever the constants are; only balance suffers.
+An item costs `alpha + beta * keys` for each kv head it covers, a merge `merge_base + gamma * part rows / workers`.
+
+The constants below are estimates, from memory bandwidth and arithmetic peak, until a calibration on the machine
+replaces them: `host` assumes a core of about 20 GFLOP/s and 8 GB/s, `cuda` one SM of an H100 (3.35 TB/s and about 600
+dense bf16 TFLOP/s in use, over 132 SMs). Plans are right whatever the constants are; only their balance suffers.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ PARTITIONERS = ("nothing", "contiguous_cut", "longest_first")
 ITEM_PARTIAL = 1
 ITEM_WHOLE_ROW = 2
 
-#: `(ctx, level, row, q_begin, q_tokens, bounds) -> count`: the type of `PlanInput.range_fn`, for ranges written in Python.
+#: `(ctx, level, row, q_begin, q_tokens, bounds) -> count`, the type of `PlanInput.range_fn`; for ranges in Python.
 RangeFn = ctypes.CFUNCTYPE(c_int32, c_void_p, c_int32, c_int32, c_int32, c_int32, ctypes.POINTER(c_int32))
 
 

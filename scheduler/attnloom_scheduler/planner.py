@@ -25,7 +25,7 @@ class PlanView:
         num_items, num_tiles: work items, and the q tiles they came from.
         num_merge, num_merge_parts: output rows made of partials, and the partials they are made of.
         num_part_rows: rows of the workspace that `run` needs, exactly.
-        makespan, busiest, total: predicted picoseconds: the whole; the busiest worker and the sum of all, without merge.
+        makespan, busiest, total: predicted picoseconds, of the whole; of the busiest worker and of all, without merge.
         partitioner: `"contiguous_cut"`, `"longest_first"` or, for an empty batch, `"nothing"`.
     """
 

@@ -11,6 +11,24 @@ constexpr std::align_val_t kAlign{64};
 
 int64_t aligned(int64_t bytes) { return ceil_div(bytes, 64) * 64; }
 
+// Sections of the plan, each from a multiple of 64 bytes. The gaps between are zero: equal plans are equal bytes.
+struct Layout {
+  int64_t end = 0;
+  int64_t gaps[8];
+  int sections = 0;
+
+  int64_t add(int64_t bytes) {
+    const int64_t begin = end;
+    gaps[sections++] = begin + bytes;
+    end = aligned(begin + bytes);
+    return begin;
+  }
+
+  void clear_gaps(char* base) const {
+    for (int i = 0; i < sections; ++i) std::memset(base + gaps[i], 0, aligned(gaps[i]) - gaps[i]);
+  }
+};
+
 int32_t token_at(const LevelView& level, const Tile& tile, int32_t i) {
   return level.row_tokens ? level.row_tokens[tile.q_begin + i] : tile.q_begin + i;
 }
@@ -226,12 +244,9 @@ PlanSummary write_plan(const Job& job, const Partition& partition, EmitScratch& 
     header.t_q[i] = input.classes[i].t_q;
     header.t_kv[i] = input.classes[i].t_kv;
   }
-  int64_t end = aligned(sizeof(PlanHeader));
-  const auto section = [&end](int64_t bytes) {
-    const int64_t begin = end;
-    end = aligned(end + bytes);
-    return begin;
-  };
+  Layout layout;
+  const auto section = [&layout](int64_t bytes) { return layout.add(bytes); };
+  section(sizeof(PlanHeader));
   header.first_items = section(sizeof(Item) * workers);
   header.next_indptr = section(sizeof(int32_t) * (workers + 1));
   const int64_t busy = workers - std::count(partition.queue_length.begin(), partition.queue_length.end(), 0);
@@ -240,10 +255,11 @@ PlanSummary write_plan(const Job& job, const Partition& partition, EmitScratch& 
   header.merge_head = section(sizeof(int32_t) * header.num_merge);
   header.merge_indptr = section(sizeof(int32_t) * (int64_t{header.num_merge} + 1));
   header.merge_part = section(sizeof(int32_t) * int64_t{header.num_merge_parts});
-  header.total_bytes = end;
+  header.total_bytes = layout.end;
 
-  buffer.reserve(end);
+  buffer.reserve(layout.end);
   char* base = buffer.data;
+  layout.clear_gaps(base);
   std::memcpy(base, &header, sizeof(header));
   const auto ints = [base](int64_t offset) { return reinterpret_cast<int32_t*>(base + offset); };
   const auto items = [base](int64_t offset) { return reinterpret_cast<Item*>(base + offset); };
@@ -256,7 +272,7 @@ PlanSummary write_plan(const Job& job, const Partition& partition, EmitScratch& 
 
   PlanSummary summary{};
   summary.plan = base;
-  summary.nbytes = end;
+  summary.nbytes = layout.end;
   summary.makespan = partition.makespan;
   summary.busiest = partition.busiest;
   summary.total = partition.total;

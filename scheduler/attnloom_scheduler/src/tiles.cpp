@@ -128,6 +128,11 @@ void find_keys(const PlanInput& input, int32_t kv_len, Tile& tile) {
   tile.last = static_cast<int32_t>(tile.run_tiles + ceil_div(tile.keys[1], t_kv));
 }
 
+void check_count(const Job& job, int64_t more) {
+  if (static_cast<int64_t>(job.tiles.size()) + more <= kMaxItems) return;
+  fail("the batch has more than %lld tiles; use a larger t_q or batch_invariant_chunk", static_cast<long long>(kMaxItems));
+}
+
 // Prices the last tile of the job.
 void price_tile(Job& job) {
   Tile& tile = job.tiles.back();
@@ -140,9 +145,7 @@ void price_tile(Job& job) {
          static_cast<long long>(kMaxTotal), static_cast<long long>(c.alpha), static_cast<long long>(c.beta),
          static_cast<int>(tile.tile_class));
   }
-  if (static_cast<int64_t>(job.tiles.size()) > kMaxItems) {
-    fail("the batch has more than %lld tiles; use a larger t_q or batch_invariant_chunk", static_cast<long long>(kMaxItems));
-  }
+  check_count(job, 0);
   job.total += cost;
   job.keys += keys;
 }
@@ -156,6 +159,7 @@ void chunk_tile(Job& job, int64_t kv_start) {
   const int64_t chunk = job.input->batch_invariant_chunk;
   const int64_t shift = kv_start % chunk / tile.t_kv * tile.t_kv;
   const int32_t last = tile.last;
+  check_count(job, int64_t{last} * tile.t_kv / chunk);
   int64_t at = 0;
   do {
     const int64_t end = (tile.kv_begin(at) + shift) / chunk * chunk + chunk - shift;
@@ -182,6 +186,7 @@ void add_row(Job& job, int32_t l, int32_t row) {
   const LevelView& level = input.index->levels[l];
   const int32_t begin = level.row_indptr[row];
   const int32_t tokens = level.row_indptr[row + 1] - begin;
+  if (tokens == 0) return;
   const int32_t tile_class = class_of(input, int64_t{tokens} * input.group);
   const int32_t step = input.classes[tile_class].t_q / input.group;
   job.prefill |= tile_class == 1 || tokens > step;

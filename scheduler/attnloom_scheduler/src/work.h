@@ -8,7 +8,7 @@
 
 namespace attnloom::scheduler {
 
-constexpr int64_t kMaxItems = int64_t{1} << 24;
+constexpr int64_t kMaxItems = int64_t{1} << 22;
 constexpr int64_t kMaxInt = INT32_MAX;
 
 inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }

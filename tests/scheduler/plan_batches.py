@@ -6,6 +6,7 @@ import ctypes
 import os
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import attnloom
 import attnloom_scheduler
@@ -47,10 +48,10 @@ class Batch:
             num_levels=len(levels),
         )
         for view, level in zip(self.view.levels, self.levels, strict=False):
-            for name, array in level.items():
+            for name, array in vars(level).items():
                 if array is not None:
                     setattr(view, name, address_of(array))
-            view.num_rows = len(level["kv_len"])
+            view.num_rows = len(level.kv_len)
 
     @property
     def num_tokens(self) -> int:
@@ -58,7 +59,7 @@ class Batch:
 
     def tokens(self, level: int, begin: int, count: int) -> list[int]:
         """The tokens of entries `[begin, begin + count)` of a level."""
-        row_tokens = self.levels[level]["row_tokens"]
+        row_tokens = self.levels[level].row_tokens
         return list(range(begin, begin + count)) if row_tokens is None else row_tokens[begin : begin + count].tolist()
 
 
@@ -66,14 +67,14 @@ def _level(rows):
     counts = [tokens if isinstance(tokens, int) else len(tokens) for tokens, _, _ in rows]
     listed = any(not isinstance(tokens, int) for tokens, _, _ in rows)
     row_tokens = np.concatenate([np.asarray(tokens, np.int32) for tokens, _, _ in rows] or [[]]) if listed else None
-    return {
-        "row_indptr": np.concatenate([[0], np.cumsum(counts)]).astype(np.int32),
-        "row_tokens": None if row_tokens is None else row_tokens.astype(np.int32),
-        "kv_len": np.array([kv_len for _, kv_len, _ in rows], np.int32),
-        "kv_start": np.array([kv_start for _, _, kv_start in rows], np.int32),
-        "kv_offset": np.zeros(len(rows), np.int32),
-        "page_begin": np.arange(len(rows), dtype=np.int64) * 7,
-    }
+    return SimpleNamespace(
+        row_indptr=np.concatenate([[0], np.cumsum(counts)]).astype(np.int32),
+        row_tokens=None if row_tokens is None else row_tokens.astype(np.int32),
+        kv_len=np.array([kv_len for _, kv_len, _ in rows], np.int32),
+        kv_start=np.array([kv_start for _, _, kv_start in rows], np.int32),
+        kv_offset=np.arange(len(rows), dtype=np.int32) % 16,
+        page_begin=np.arange(len(rows), dtype=np.int64) * 7,
+    )
 
 
 def plain(qo_lens, kv_lens) -> Batch:
@@ -99,7 +100,9 @@ def inputs(batch: Batch, *, classes=(SHORT, TALL), ranges=None, **fields) -> Pla
     result = PlanInput(classes=[TileClass(**c) for c in classes], **{**defaults, **fields})
     result.index = ctypes.addressof(batch.view)
     result.batch = batch
+    result.ranges = None
     if ranges is not None:
+        result.ranges = ranges
 
         def call(_ctx, level, row, q_begin, q_tokens, bounds):
             intervals = ranges(level, row, q_begin, q_tokens)

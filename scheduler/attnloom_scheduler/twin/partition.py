@@ -1,0 +1,185 @@
+"""Two ways to deal q tiles to workers."""
+
+from __future__ import annotations
+
+import heapq
+from typing import Any
+
+from attrs import define, field
+
+from attnloom_scheduler.twin.tiles import Job, Tile, ceil_div
+
+NEVER = 1 << 63
+MAX_LOAD = (1 << 63) - 1 >> 16
+
+
+@define
+class Piece:
+    """What one item will do: heads and key tiles of one q tile."""
+
+    tile: int
+    head0: int
+    heads: int
+    first: int
+    last: int
+    worker: int = -1
+    part_row: int = -1
+
+
+@define
+class Partition:
+    """Pieces by tile, head and key; `queue_order` lists them as workers take them."""
+
+    pieces: list[Piece] = field(factory=list)
+    queue_order: list[int] | None = None
+    busiest: int = 0
+    total: int = 0
+    part_rows: int = 0
+    makespan: int = NEVER
+
+
+def contiguous_cut(job: Job) -> Partition:
+    """Walks the tiles in order and gives each worker an equal share of the cost, cutting between heads or keys.
+
+    The share is computed anew at each worker, so rounding never piles up, and reserves one `alpha` for every worker to
+    come: the cut between two pays it.
+    """
+    out = Partition()
+    cut_cost = max((job.classes[t.tile_class].alpha for t in job.tiles if job.divisible(t)), default=0)
+    left, worker, load = job.total, 0, 0
+
+    def share() -> int:
+        to_come = job.workers - worker
+        return ceil_div(left + cut_cost * (to_come - 1), to_come)
+
+    budget = share()
+    for index, tile in enumerate(job.tiles):
+        unit = job.cost(tile, tile.first, tile.last)
+        head, at = 0, tile.first
+        while head < job.heads:
+            heads = 0
+            if at == tile.first:
+                heads = job.heads - head if worker == job.workers - 1 else min(job.heads - head, max(budget, 0) // unit)
+            if heads > 0:
+                piece, cost = Piece(index, head, heads, tile.first, tile.last, worker), heads * unit
+            else:
+                last_worker = worker == job.workers - 1
+                end = tile.last if last_worker else _cut_of(job, tile, at, budget, idle=load == 0)
+                if end is None:
+                    worker, load = worker + 1, 0
+                    budget = share()
+                    continue
+                piece, cost = Piece(index, head, 1, at, end, worker), job.cost(tile, at, end)
+            _add(job, out, piece)
+            out.total += cost
+            load, budget = load + cost, budget - cost
+            out.busiest = max(out.busiest, load)
+            left -= cost if piece.last == tile.last else cost - job.classes[tile.tile_class].alpha
+            if piece.last == tile.last:
+                head, at = head + piece.heads, tile.first
+            else:
+                at, worker, load = piece.last, worker + 1, 0
+                budget = share()
+    out.makespan = out.busiest + job.merge_cost(out.part_rows)
+    return out
+
+
+def _cut_of(job: Job, tile: Tile, at: int, budget: int, *, idle: bool) -> int | None:
+    """Where a worker's part of one head ends: nearest to its budget, no sliver on either side; none: it takes none."""
+    c, least = job.classes[tile.tile_class], job.min_tiles[tile.tile_class]
+    tiles, rest = tile.last - at, job.cost(tile, at, tile.last)
+    if rest <= budget:
+        return tile.last
+    if tile.whole or tiles < 2 * least:
+        return tile.last if idle or 2 * budget >= rest else None
+    step = c.beta * tile.t_kv
+    wanted = (budget - c.alpha + step // 2) // step if budget > c.alpha else 0
+    if wanted < least:
+        return at + least if idle or 2 * wanted >= least else None
+    most = tiles - least
+    if wanted <= most:
+        return at + wanted
+    return tile.last if 2 * (wanted - most) >= least else at + most
+
+
+def longest_first(job: Job, limit: int) -> Partition:
+    """Algorithm 1 of the FlashInfer paper: keys chunked at the mean load, the longest piece to the least loaded worker.
+
+    Heads go in groups whose K and V fit half the cache, one group after the other. Its `makespan` is `NEVER` where it
+    cannot end within `limit`, or where that is hardly worth the time to plan it.
+    """
+    out, inputs = Partition(), job.inputs
+    units = len(job.tiles) * job.heads
+    perfect = ceil_div(job.total, job.workers)
+    if not job.prefill and not (units <= 8 * job.workers and limit > perfect + perfect // 16):
+        return out
+    group_heads = _group_heads(job)
+    per_group = ceil_div(group_heads, min(max(units // (8 * job.workers), 1), group_heads))
+    piece_heads = ceil_div(group_heads, per_group)
+    mean_keys = ceil_div(sum(t.keys(t.first, t.last) for t in job.tiles) * job.heads, job.workers)
+
+    entries = []  # (-cost, first piece, tile, first, last); by cost, then as they lie
+    head_groups = [
+        [(h, min(piece_heads, end - h)) for h in range(begin, end, piece_heads)]
+        for begin, end in ((b, min(b + group_heads, job.heads)) for b in range(0, job.heads, group_heads))
+    ]
+    head_pieces = [piece for group in head_groups for piece in group]
+    piece_of = {}
+    for index, tile in enumerate(job.tiles):
+        ends = _chunk_ends(job, tile, mean_keys)
+        spans = list(zip([tile.first, *ends], ends, strict=False))
+        for number, (first, last) in enumerate(spans):
+            cost = job.cost(tile, first, last)
+            entries.append((-cost, len(out.pieces) + number, index, first))
+            out.total += cost * job.heads
+        for head0, heads in head_pieces:
+            for first, last in spans:
+                piece_of[index, head0, first] = len(out.pieces)
+                _add(job, out, Piece(index, head0, heads, first, last))
+    most = limit - job.merge_cost(out.part_rows)
+    if most >= MAX_LOAD:
+        return out
+    entries.sort()
+    loads = [(0, worker) for worker in range(inputs.num_workers)]
+    out.queue_order = []
+    for group in head_groups:
+        for minus_cost, _, index, first in entries:
+            for head0, heads in group:
+                piece = piece_of[index, head0, first]
+                load, out.pieces[piece].worker = loads[0]
+                load -= minus_cost * heads
+                heapq.heapreplace(loads, (load, out.pieces[piece].worker))
+                out.queue_order.append(piece)
+                out.busiest = max(out.busiest, load)
+    if out.busiest <= most:
+        out.makespan = out.busiest + job.merge_cost(out.part_rows)
+    return out
+
+
+def _group_heads(job: Job) -> int:
+    row_keys = sum(
+        int(n) for level in job.index.levels for n, q in zip(level.kv_len, _counts(level), strict=True) if q > 0
+    )
+    size = row_keys * job.inputs.kv_bytes_per_key
+    return min(max(job.inputs.cache_bytes // 2 // size, 1), job.heads) if job.inputs.cache_bytes and size else job.heads
+
+
+def _chunk_ends(job: Job, tile: Tile, mean_keys: int) -> list[int]:
+    if not job.divisible(tile):
+        return [tile.last]
+    least, tiles = job.min_tiles[tile.tile_class], tile.last - tile.first
+    chunks = min(ceil_div(tiles, max(least, ceil_div(mean_keys, tile.t_kv))), tiles // least)
+    return [tile.first + tiles * (i + 1) // chunks for i in range(chunks)]
+
+
+def _add(job: Job, out: Partition, piece: Piece) -> None:
+    """Adds a piece; a partial one gets the next rows of the workspace."""
+    tile = job.tiles[piece.tile]
+    if tile.partial or (piece.first, piece.last) != (tile.first, tile.last):
+        piece.part_row = out.part_rows
+        out.part_rows += piece.heads * job.rows(tile)
+    out.pieces.append(piece)
+
+
+def _counts(level: Any) -> list[int]:
+    return [int(b) - int(a) for a, b in zip(level.row_indptr[:-1], level.row_indptr[1:], strict=True)]

@@ -1,0 +1,80 @@
+"""How even the work is, in predicted cost."""
+
+import numpy as np
+import pytest
+from plan_batches import TALL, inputs, plain
+
+WORKERS = 132
+
+
+def max_over_mean(view) -> float:
+    return view.busiest * WORKERS / view.total
+
+
+@pytest.mark.parametrize("heads", [2, 4, 8])
+@pytest.mark.parametrize("kv_len", [4096, 10_000, 32_768])
+def test_seventeen_equal_requests(planner, heads, kv_len):
+    view = planner.plan(inputs(plain([1] * 17, [kv_len] * 17), num_kv_heads=heads))
+    assert view.num_items >= WORKERS
+    assert max_over_mean(view) <= 1.10
+
+
+@pytest.mark.parametrize("num_requests", [64, 256, 1024])
+@pytest.mark.parametrize(("heads", "group"), [(8, 4), (32, 1)])
+def test_serving_lengths(planner, num_requests, heads, group):
+    lengths = np.random.default_rng(num_requests).integers(1, 8192, num_requests)
+    view = planner.plan(inputs(plain([1] * num_requests, lengths), num_kv_heads=heads, group=group))
+    assert max_over_mean(view) <= 1.02
+
+
+def test_one_long_among_short(planner):
+    view = planner.plan(inputs(plain([1] * 33, [131_072] + [64] * 32)))
+    assert max_over_mean(view) <= 1.10
+
+
+def test_prefill(planner):
+    view = planner.plan(inputs(plain([2048] * 8, [2048] * 8)))
+    assert view.partitioner == "longest_first"
+    assert view.num_part_rows == 0
+    assert max_over_mean(view) <= 1.05
+
+
+def test_no_slivers(planner):
+    """A piece that was split off is worth at least the cost of starting an item."""
+    given = inputs(plain([1] * 9, [5000 + 100 * i for i in range(9)]))
+    for item in planner.plan(given).decode().items:
+        if item.is_partial:
+            tile_class = given.classes[item.tile_class]
+            least = -(-tile_class.alpha // (tile_class.beta * tile_class.t_kv)) * tile_class.t_kv
+            assert item.kv_end - item.kv_begin >= least - tile_class.t_kv
+
+
+def test_causal_is_counted_by_its_range(planner):
+    """Tiles further down a causal prefill see more keys, and cost more."""
+    batch = plain([4096], [4096])
+
+    def causal(_level, _row, q_begin, q_tokens):
+        return [(0, q_begin + q_tokens)]
+
+    full, half = planner.plan(inputs(batch)).total, planner.plan(inputs(batch, ranges=causal)).total
+    assert half == pytest.approx(full / 2, rel=0.05)
+
+
+def test_prefill_runs_head_groups_one_after_the_other(planner):
+    """K and V of two heads fit half the cache: a worker never returns to heads it has left."""
+    per_head = 4096 * 512
+    given = inputs(plain([4096], [4096]), classes=(TALL,), num_workers=4, cache_bytes=4 * per_head)
+    for queue in planner.plan(given).decode().queues:
+        groups = [item.head0 // 2 for item in queue]
+        assert groups == sorted(groups)
+        assert set(groups) == {0, 1, 2, 3}
+
+
+def test_longest_first_within_a_head_group(planner):
+    def causal(_level, _row, q_begin, q_tokens):
+        return [(0, q_begin + q_tokens)]
+
+    view = planner.plan(inputs(plain([4096], [4096]), classes=(TALL,), num_workers=4, num_kv_heads=1, ranges=causal))
+    for queue in view.decode().queues:
+        lengths = [item.kv_end for item in queue]
+        assert lengths == sorted(lengths, reverse=True)
