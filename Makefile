@@ -4,6 +4,7 @@
 #
 # PYTHON=python3.12   the interpreter to start from        TORCH='torch==2.6.0'   the torch to install
 # VENV=.venv          where the environment lies           PYTEST='-k scheduler'  arguments for pytest
+# DEMO='--dtype bfloat16 --storage-format page_table'      more arguments for the demo
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -26,6 +27,9 @@ lint: setup
 
 test: setup lint
 	ATTNLOOM_CACHE_DIR="$(VENV)/test-cache" "$(BIN)/python" -m pytest $(PYTEST)
+
+demo: setup
+	"$(BIN)/attnloom" generate --check --file demo/prompts.txt --max-new-tokens 24 $(DEMO)
 
 dev:
 	@"$(PYTHON)" scripts/setup_env.py --venv "$(VENV)" --extras all,testing,dev,hf --editable

@@ -76,7 +76,7 @@ def _verdict(check: Check, dtype: str) -> dict[str, Any]:
         "equal": check.equal,
         "total": check.total,
         "followed": check.followed,
-        "rule": "every token equal" if dtype == "float32" else f"a difference within {ULPS} ulp of the best logit",
+        "rule": "every token equal" if dtype == "float32" else f"or within {ULPS} ulp of its best logit",
         "differences": [
             {
                 "request": difference.request + 1,
@@ -111,7 +111,7 @@ def render(result: dict[str, Any], *, width: int | None = None) -> None:
 
 def _first_line(prompt: str, limit: int = 90) -> str:
     line = " ".join(prompt.split())
-    return line if len(line) <= limit else line[: limit - 3].rstrip() + "..."
+    return line if len(line) <= limit else f"{line[: limit - 3].rstrip()}..."
 
 
 def _table(result: dict[str, Any]):
@@ -140,7 +140,7 @@ def _notes(result: dict[str, Any]) -> list[str]:
         f"plan      {ours['plan_us_median']:.0f} us median, {ours['plan_us_max']:.0f} us worst, {ours['plans']} plans",
         f"attention {ours['attention_s']:.2f} s in kernels, {ours['append_s']:.2f} s writing pages, "
         f"prefill {ours['prefill_s']:.2f} s",
-        f"pages     {ours['pages_used']} of {result['page_size']} tokens used, {ours['pages_shared']} of them shared; "
+        f"pages     {ours['pages_used']} of {result['page_size']} tokens each, {ours['pages_shared']} of them shared; "
         f"{ours['computed_prompt_tokens']} of {ours['prompt_tokens']} prompt tokens computed",
     ]
 
