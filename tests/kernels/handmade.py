@@ -8,13 +8,12 @@ from itertools import pairwise
 
 import numpy as np
 import torch
-from attrs import Factory, define
-
 from attnloom import jit
 from attnloom.abi import RunArgs
 from attnloom.dtypes import CODES, torch_dtype
 from attnloom.jit.host_kernel import KernelConfig, source
 from attnloom.tile import Tile
+from attrs import Factory, define
 
 ITEM = np.dtype(
     [
@@ -38,7 +37,8 @@ ITEM = np.dtype(
         ("flags", "u2"),
     ]
 )
-_COUNTS = ["abi", "workers", "items", "merge", "parts", "part_rows", "classes", "t_q0", "t_q1", "t_kv0", "t_kv1", "reserved"]
+_COUNTS = ["abi", "workers", "items", "merge", "parts", "part_rows", "classes"]
+_COUNTS += ["t_q0", "t_q1", "t_kv0", "t_kv1", "reserved"]
 _OFFSETS = ["first", "next", "rest", "merge_token", "merge_head", "merge_indptr", "merge_part"]
 HEADER = np.dtype([(name, "i4") for name in _COUNTS] + [(name, "i8") for name in [*_OFFSETS, "total"]])
 assert ITEM.itemsize == 64

@@ -73,7 +73,13 @@ def attention(batch, q, k, v, variant, *, sm_scale, k_scale=1.0, v_scale=1.0):
             kv_head = head // (heads // kv_heads)
             page, slot, index, pos, allowed = keys_of(batch, token, kv_head)
             site = SimpleNamespace(
-                request=request, qo_head=head, kv_head=kv_head, q_index=q_index, q_pos=q_pos, qo_len=qo_len, kv_len=kv_len
+                request=request,
+                qo_head=head,
+                kv_head=kv_head,
+                q_index=q_index,
+                q_pos=q_pos,
+                qo_len=qo_len,
+                kv_len=kv_len,
             )
             row = SimpleNamespace(**vars(site), kv_index=-1, kv_pos=-1)
             pair = SimpleNamespace(**vars(site), kv_index=index, kv_pos=pos)

@@ -28,7 +28,8 @@ def quick(examples=25):
 
 @st.composite
 def requests(draw, most=4):
-    lens = draw(st.lists(st.tuples(st.integers(0, 20), st.sampled_from([0, 1, 3, 17, 64, 65, 130, 200])), max_size=most))
+    keys = st.sampled_from([0, 1, 3, 17, 64, 65, 130, 200])
+    lens = draw(st.lists(st.tuples(st.integers(0, 20), keys), max_size=most))
     return [qo for qo, _ in lens], [kv for _, kv in lens]
 
 
@@ -119,7 +120,7 @@ def test_physical_page_order_changes_no_bit():
     library = handmade.load(CAUSAL, d=64, **SMALL)
     rng = np.random.default_rng(3)
     batch, pages = page_table(rng, [9, 1, 30], [200, 130, 64], 3)
-    q, k, v, out, lse = run_and_compare(library, batch, pages, 2, 2, Causal(), np.random.default_rng(4))
+    q, k, v, *_ = run_and_compare(library, batch, pages, 2, 2, Causal(), np.random.default_rng(4))
     order = rng.permutation(pages)
     place = np.argsort(order)
     for level in batch.levels:

@@ -73,7 +73,8 @@ def source(composition_source: str, config: KernelConfig) -> str:
     short, tall = config.tile_classes
     info = (
         f"attnloom host kernel: q {config.dtype}, kv {config.kv_dtype}, out {config.out_dtype}, "
-        f"head_dim {config.head_dim}, head_dim_v {config.head_dim_v}, tiles {short.t_q}x{short.t_kv} {tall.t_q}x{tall.t_kv}"
+        f"head_dim {config.head_dim}, head_dim_v {config.head_dim_v}, "
+        f"tiles {short.t_q}x{short.t_kv} and {tall.t_q}x{tall.t_kv}"
     )
     return f"""{composition_source}
 #include <attnloom/host/kernel.h>
