@@ -1,42 +1,64 @@
 import json
+import subprocess
+import sys
 
 import pytest
-
-typer = pytest.importorskip("typer")
-from attnloom import jit  # noqa: E402
-from attnloom.cli import cache as command  # noqa: E402
-from typer.testing import CliRunner  # noqa: E402
+from attnloom import jit
+from attnloom.cli import main
 
 
 @pytest.fixture
-def invoke():
-    app = typer.Typer()
-    command.register(app)
-    app.command("other")(lambda: None)
-
+def command(capsys):
     def call(*words):
-        result = CliRunner().invoke(app, ["cache", *words], catch_exceptions=False)
-        assert result.exit_code == 0, result.output
-        return result.output
+        assert main(["cache", *words]) == 0
+        return capsys.readouterr().out
 
     return call
 
 
-def test_list_and_clear(invoke, cache_dir, unit, real_compiler):
-    assert invoke("list") == f"{cache_dir}: empty\n"
-    jit.build(unit("one", owners={"/x": "rope"}))
+def test_list_and_clear(command, cache_dir, unit, real_compiler):
+    assert command("list") == f"{cache_dir}: empty\n"
+    jit.build(unit("one", owners={"/x": "rope", "/core": "attnloom"}))
     jit.build(unit("another"))
-    text = invoke("list")
+    text = command("list")
     assert "2 libraries" in text and "[rope]" in text and jit.host_toolchain().isa in text
-    listed = json.loads(invoke("list", "--json"))
+    listed = json.loads(command("list", "--json"))
     assert listed["folder"] == str(cache_dir) and [row["name"] for row in listed["entries"]] == ["another", "one"]
     assert listed["bytes"] == sum(row["bytes"] for row in listed["entries"])
-    cleared = json.loads(invoke("clear", "--json"))
+    cleared = json.loads(command("clear", "--json"))
     assert cleared["removed"] == 2 and cleared["bytes"] == listed["bytes"]
-    assert invoke("clear") == f"{cache_dir}: removed 0 libraries, 0 B\n"
+    assert command("clear") == f"{cache_dir}: removed 0 libraries, 0 B\n"
 
 
-def test_an_unusable_entry_is_listed_as_such(invoke, unit, real_compiler):
-    path = jit.build(unit()).path
-    path.unlink()
-    assert "unusable: no library; rebuilt when needed" in invoke("list")
+def test_an_unusable_entry_is_listed_as_such(command, unit, real_compiler):
+    jit.build(unit()).path.unlink()
+    assert "unusable: no library; rebuilt when needed" in command("list")
+
+
+def test_a_folder_that_others_may_write_is_an_error_in_one_line(cache_dir, capsys):
+    cache_dir.mkdir(parents=True)
+    cache_dir.chmod(0o777)
+    assert main(["cache", "list"]) == 1
+    assert capsys.readouterr().err.startswith("attnloom: error: the cache folder")
+
+
+def test_the_cache_command_is_light():
+    code = (
+        "import sys; from attnloom.cli import main; main(['cache', 'list']); "
+        "print({'torch', 'typer', 'numpy'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "set()"
+
+
+def test_kernels_are_compiled_ahead_of_time(capsys, real_compiler, monkeypatch):
+    monkeypatch.setenv("ATTNLOOM_CONFIG", "")
+    words = ["compile", "--head-dim", "16", "--num-qo-heads", "2", "--num-kv-heads", "1", "--dtype", "float32"]
+    assert main(words) == 0
+    said = capsys.readouterr().out
+    assert "compiler " in said and "compiling kernel host_causal" in said and "compiled in" in said
+    assert {"binding", "scheduler", "kernel"} == {entry.kind for entry in jit.entries()}
+    jit.forget()
+    assert main(words) == 0
+    said = capsys.readouterr().out
+    assert "found" in said and "compiling" not in said

@@ -42,6 +42,16 @@ def test_eight_processes_on_the_same_and_on_other_units(compiler):
     assert len(jit.entries()) == 9
 
 
+def test_a_new_process_that_finds_all_never_calls_the_compiler(compiler, tmp_path):
+    calls = tmp_path / "calls"
+    compiler.install(f'echo x >> "{calls}"')
+    assert start(1, 2).wait() == 0
+    before = calls.read_text()
+    assert before
+    assert start(1, 2).wait() == 0
+    assert calls.read_text() == before
+
+
 def test_eight_threads_compile_once(compiler, unit):
     compiler.install()
     found = []

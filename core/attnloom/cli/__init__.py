@@ -1,6 +1,6 @@
 """The `attnloom` command.
 
-`plugins list`, `plugins show` and `doctor` import no plugin, no torch and no typer, so they work when something else is
+`plugins`, `doctor` and `cache` import no plugin, no torch and no typer, so they work when something else is
 broken. Every other subcommand lives in a module of its own, of which only the one that is asked for is imported.
 """
 
@@ -9,14 +9,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-QUICK = {"plugins": "attnloom.cli.plugins", "doctor": "attnloom.cli.doctor"}
+QUICK = {"plugins": "attnloom.cli.plugins", "doctor": "attnloom.cli.doctor", "cache": "attnloom.cli.cache"}
 """Subcommands with `run(argv) -> exit status`, and a docstring whose first line is the help."""
 
 MODULES = {
     "generate": "attnloom.cli.generate",
     "explain": "attnloom.cli.explain",
     "compile": "attnloom.cli.compile",
-    "cache": "attnloom.cli.cache",
 }
 """Subcommands with `register(app)`, which adds them to a `typer.Typer`."""
 

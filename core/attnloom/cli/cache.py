@@ -1,29 +1,38 @@
-"""`attnloom cache`: what is compiled and kept, and how to be rid of it. Imports neither torch nor a plugin."""
+"""List or clear the compiled libraries: `attnloom cache list`, `attnloom cache clear`.
+
+Neither torch nor a plugin is imported.
+"""
 
 from __future__ import annotations
 
+import argparse
 import json
+from collections.abc import Sequence
+
+import attrs
 
 from attnloom.jit import cache
 
 
-def register(app) -> None:
-    """Add the command `cache` with its subcommands to a `typer.Typer`."""
-    import typer
+def run(argv: Sequence[str]) -> int:
+    """Run `attnloom cache ARGV`. Returns the exit status. Raises `ConfigError` for a folder that others own."""
+    options = parser().parse_args(argv)
+    act = listing if options.action == "list" else clearing
+    print(act(options.json))
+    return 0
 
-    group = typer.Typer(help="The compiled libraries: list or clear them.", no_args_is_help=True)
 
-    @group.command("list")
-    def list_(as_json: bool = typer.Option(False, "--json", help="Print JSON.")) -> None:
-        """Every compiled library: what, how large, how long it took, by which compiler."""
-        print(listing(as_json))
-
-    @group.command("clear")
-    def clear_(as_json: bool = typer.Option(False, "--json", help="Print JSON.")) -> None:
-        """Remove them all, with the logs of failed builds. Running processes keep what they have loaded."""
-        print(clearing(as_json))
-
-    app.add_typer(group, name="cache")
+def parser() -> argparse.ArgumentParser:
+    """The arguments of `attnloom cache`."""
+    top = argparse.ArgumentParser(prog="attnloom cache", description="The compiled libraries of this user.")
+    actions = top.add_subparsers(dest="action", required=True, metavar="{list,clear}")
+    told = {
+        "list": "every library: what, how large, how long it took, by which compiler",
+        "clear": "remove them all, with the logs of failed builds; running processes keep what they have loaded",
+    }
+    for name, text in told.items():
+        actions.add_parser(name, help=text).add_argument("--json", action="store_true", help="as JSON")
+    return top
 
 
 def listing(as_json: bool = False) -> str:
@@ -31,7 +40,7 @@ def listing(as_json: bool = False) -> str:
     folder, found = cache.root(), cache.entries()
     total = sum(entry.bytes for entry in found)
     if as_json:
-        rows = [{**_fields(entry), "path": str(entry.path) if entry.path else None} for entry in found]
+        rows = [{**attrs.asdict(entry), "path": str(entry.path) if entry.path else None} for entry in found]
         return json.dumps({"folder": str(folder), "bytes": total, "entries": rows}, indent=1)
     if not found:
         return f"{folder}: empty"
@@ -59,12 +68,6 @@ def clearing(as_json: bool = False) -> str:
     if as_json:
         return json.dumps({"folder": str(folder), "removed": count, "bytes": size})
     return f"{folder}: removed {count} libraries, {_size(size)}"
-
-
-def _fields(entry: cache.Entry) -> dict:
-    import attrs
-
-    return attrs.asdict(entry)
 
 
 def _size(count: int) -> str:

@@ -158,7 +158,7 @@ def _compile(folder: Path, unit: CompileUnit, toolchain: Toolchain, key: str) ->
         if result.status or fault:
             raise _failure(folder, unit, key, toolchain, result.log, work, fault)
         seconds = time.perf_counter() - begin
-        owners = tuple(dict.fromkeys(label for _, label in unit.owners))
+        owners = tuple(dict.fromkeys(label for _, label in unit.owners if label != diagnostics.CORE))
         report = CompileReport(
             unit.name, unit.kind, key, place / library, seconds, compiler, (*toolchain.flags, *unit.flags), owners
         )
