@@ -124,9 +124,8 @@ class Planned:
         self._rebound = (key, bound)
         return bound
 
-    def check_pages(self, k, v) -> None:
-        """Look once at each plan's page ids. Raises `IndexFormatError` where one is past the end of the cache."""
-        pages = min(k.shape[0], v.shape[0])
+    def check_pages(self, pages: int) -> None:
+        """Look, once a plan, at the page ids. Raises `IndexFormatError` where one is past a cache of `pages` pages."""
         if self._pages_checked == 0 or pages < self._pages_checked:
             self.index.check_pages(pages)
             self._pages_checked = pages

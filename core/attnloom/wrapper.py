@@ -147,8 +147,8 @@ class AttentionWrapper:
             planned = self._in_force()
             if (return_lse or lse is not None) and not planned.use_softmax:
                 raise RunError("these variants use no softmax, so there is no LSE: drop return_lse and lse")
-            if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
-                raise RunError("attnloom computes no gradients: call run under torch.no_grad(), or detach q, k and v")
+            _check_tensors(q=q, k=k, v=v, out=q if out is None else out, lse=q if lse is None else lse)
+            _check_gradients(q, k, v)
             if self._byte_cache is not None:
                 k, v = self._bytes("k", k), self._bytes("v", v)
             shape = (planned.num_tokens, self.spec.num_qo_heads)
@@ -161,7 +161,8 @@ class AttentionWrapper:
 
     def _launch(self, planned: Planned, q, k, v, out, lse, params, k_scale, v_scale) -> None:
         args = planned.args
-        planned.check_pages(k, v)
+        if k.dim() == v.dim() == 4 and k.shape[0] == v.shape[0]:
+            planned.check_pages(k.shape[0])
         args.num_threads = fork.threads(self.num_threads)
         planned.use(self.workspace)
         bound = planned.bound if params is None else planned.rebind(params)
@@ -204,6 +205,19 @@ def _check_device(device) -> None:
         raise UnsupportedError("device 'cuda': no installed kernel family runs on CUDA devices yet; use device='cpu'")
     if kind != "cpu":
         raise UnsupportedError(f"device {str(device)!r}: kernels run on 'cpu'")
+
+
+def _check_tensors(**tensors) -> None:
+    for name, tensor in tensors.items():
+        if not isinstance(tensor, torch.Tensor):
+            raise RunError(f"{name} must be a torch tensor, got {type(tensor).__name__}")
+        if not tensor.is_cpu:
+            raise RunError(f"{name} is on {tensor.device}, the wrapper on cpu: move it with .cpu()")
+
+
+def _check_gradients(*tensors) -> None:
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
+        raise RunError("attnloom computes no gradients: call run under torch.no_grad(), or detach q, k and v")
 
 
 def _positive(name: str, value: int | None, default: int) -> int:
