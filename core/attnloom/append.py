@@ -33,9 +33,10 @@ def append_kv(k, v, kv_cache, where, *, kv_layout: str = "NHD", k_scale=None, v_
         if where.page_size != page_size:
             raise RunError(f"the index has pages of {where.page_size} slots, the cache of {page_size}")
         where = token_slots(where)
-    slots = torch.as_tensor(where, device=k_cache.device)
+    slots = torch.as_tensor(where if len(where) else np.zeros(0, np.int64), device=k_cache.device)
     _check_rows("k", k, k_cache, slots)
     _check_rows("v", v, v_cache, slots)
+    k_scale, v_scale = _divisor("k_scale", k_scale, k_cache), _divisor("v_scale", v_scale, v_cache)
     slots = slots.long()
     if len(slots) == 0:
         return
@@ -48,8 +49,8 @@ def append_kv(k, v, kv_cache, where, *, kv_layout: str = "NHD", k_scale=None, v_
         kept = (slots >= 0).nonzero().squeeze(1)
         slots, k, v = slots[kept], k[kept], v[kept]
     pages, offsets = slots // page_size, slots % page_size
-    _scatter(k_cache, pages, offsets, k, k_scale, "k_scale")
-    _scatter(v_cache, pages, offsets, v, v_scale, "v_scale")
+    _scatter(k_cache, pages, offsets, k, k_scale)
+    _scatter(v_cache, pages, offsets, v, v_scale)
 
 
 def token_slots(index: ComposedIndex) -> np.ndarray:
@@ -102,9 +103,9 @@ def _check_rows(name: str, rows, cache, slots) -> None:
         raise IndexFormatError(f"slots are integers [tokens], got {slots.dtype} {list(slots.shape)}")
 
 
-def _scatter(cache, pages, offsets, rows, scale, name: str) -> None:
-    if scale is not None:
-        rows = rows.float() / _scale_per_head(scale, cache, name)
+def _scatter(cache, pages, offsets, rows, divisor) -> None:
+    if divisor is not None:
+        rows = rows.float() / divisor
     if cache.element_size() == 1:
         bound = torch.finfo(cache.dtype).max
         rows = rows.float().clamp(-bound, bound).to(cache.dtype)
@@ -112,7 +113,9 @@ def _scatter(cache, pages, offsets, rows, scale, name: str) -> None:
     cache[pages, offsets] = rows.to(cache.dtype)
 
 
-def _scale_per_head(scale, cache, name: str):
+def _divisor(name: str, scale, cache):
+    if scale is None:
+        return None
     scale = torch.as_tensor(scale, dtype=torch.float32, device=cache.device)
     if scale.numel() not in (1, cache.shape[2]):
         raise RunError(f"{name} has {scale.numel()} values; it takes 1, or one for each of {cache.shape[2]} kv heads")

@@ -1,4 +1,8 @@
-"""One plan and the kernel arguments that refer to it. A wrapper has two: one in force, one for the next batch."""
+"""One plan and the kernel arguments that refer to it.
+
+A wrapper has two, each with its planner (which keeps two plans, a composed and a single one): one in force, and one for
+the next batch, so that whatever fails on the way leaves the first whole.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +20,6 @@ from attnloom.views import write_index
 
 INVARIANT_KEYS = 1024
 """Keys of a chunk of a batch-invariant plan, rounded up to a multiple of every tile."""
-
-
-def planner():
-    """A new planner: its two plan buffers are one wrapper's."""
-    from attnloom_scheduler.planner import Planner
-
-    return Planner(_scheduler_library())
 
 
 @functools.cache
@@ -43,6 +40,9 @@ class Planned:
     """
 
     def __init__(self, spec: AttentionSpec, kernel: HostKernel, num_workers: int):
+        from attnloom_scheduler.planner import Planner
+
+        self._planner = Planner(_scheduler_library())
         self._buffer = bytearray(ctypes.sizeof(RunArgs))
         self.args = RunArgs.from_buffer(self._buffer)
         self.args_address = ctypes.addressof(self.args)
@@ -79,20 +79,20 @@ class Planned:
             self._params = params
             self._rebound = None
 
-    def plan(self, planner, index: ComposedIndex) -> None:
+    def plan(self, index: ComposedIndex) -> None:
         """Plan `index`: as it is composed, or as a single level where that is predicted to be faster.
 
         Raises:
-            PlanError, UnsupportedError: the batch cannot be planned; the planner keeps its last plan.
+            PlanError, UnsupportedError: the batch cannot be planned.
         """
         self.args.params = self.bound.address
         if index.single is None:
-            view, chosen = self._plan_one(planner, index), index
+            view, chosen = self._plan_one(index), index
         elif self._spec.batch_invariant:
-            view, chosen = self._plan_one(planner, index.single), index.single
+            view, chosen = self._plan_one(index.single), index.single
         else:
-            view, chosen = self._plan_one(planner, index.single), index.single
-            composed = self._plan_one(planner, index)
+            view, chosen = self._plan_one(index.single), index.single
+            composed = self._plan_one(index)
             if composed.makespan < view.makespan:
                 view, chosen = composed, index
             else:
@@ -102,9 +102,9 @@ class Planned:
         self.num_tokens = chosen.num_tokens
         self._pages_checked = 0
 
-    def _plan_one(self, planner, index: ComposedIndex):
+    def _plan_one(self, index: ComposedIndex):
         self._write(index)
-        return planner.plan(self._input)
+        return self._planner.plan(self._input)
 
     def _write(self, index: ComposedIndex) -> None:
         write_index(self._buffer, index, self._spec.num_kv_heads)

@@ -15,7 +15,7 @@ from attnloom.errors import NotPlannedError, PlanError, RunError, UnsupportedErr
 from attnloom.index import ComposedIndex
 from attnloom.kernel import host_kernel
 from attnloom.limits import Limits
-from attnloom.planned import Planned, planner
+from attnloom.planned import Planned
 from attnloom.scales import Scale
 from attnloom.spec import AttentionSpec
 from attnloom.workspace import Workspace
@@ -72,7 +72,6 @@ class AttentionWrapper:
         self.kernel = host_kernel(spec, max_qo_len=max_qo_len, max_kv_len=max_kv_len)
         self._out_dtype = torch_dtype(spec.out_dtype)
         self._byte_cache = torch_dtype(spec.kv_dtype) if spec.kv_dtype.startswith("float8") else None
-        self._planner = planner()
         self._plan: Planned | None = None
         self._spare = Planned(spec, self.kernel, self.num_workers)
         self._k_scale, self._v_scale = Scale("k", spec.num_kv_heads), Scale("v", spec.num_kv_heads)
@@ -97,7 +96,7 @@ class AttentionWrapper:
                 self.limits.check(index)
             planned = self._spare
             planned.bind(self.spec.params if params is None else {**self.spec.params, **params})
-            planned.plan(self._planner, index)
+            planned.plan(index)
             self.workspace.reserve(planned.workspace_bytes)
             self._spare = self._plan or Planned(self.spec, self.kernel, self.num_workers)
             self._plan = planned

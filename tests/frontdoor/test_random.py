@@ -22,7 +22,9 @@ def heads_of(group, kv_heads):
 
 
 @quick
-@given(requests, st.sampled_from(GROUPS), st.integers(1, 3), st.sampled_from(PAGES), st.sampled_from(LAYOUTS), st.data())
+@given(
+    requests, st.sampled_from(GROUPS), st.integers(1, 3), st.sampled_from(PAGES), st.sampled_from(LAYOUTS), st.data()
+)
 def test_causal_pages(bench, batch, group, kv_heads, page_size, layout, data):
     rng = np.random.default_rng(data.draw(st.integers(0, 2**16)))
     spec = bench.spec(["causal"], heads=heads_of(group, kv_heads))
