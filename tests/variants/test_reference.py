@@ -186,7 +186,7 @@ def test_huge_logits_keep_their_digits(shift):
 
 def test_a_hidden_key_never_leaks_but_a_visible_nan_does():
     data = batch([4], [6])
-    q, k_cache, v_cache, index, keys = data
+    _, k_cache, v_cache, index, _ = data
     want, _ = run(["causal"], data)
     slot = index.to_dense().slot[0, 5]
     k_cache[slot // PAGE, slot % PAGE] = np.nan
@@ -218,7 +218,7 @@ def test_positions_given_by_the_index_are_used():
 
 def test_tokens_that_find_a_key_in_different_slots_are_kept_apart():
     data = batch([2], [4])
-    q, k_cache, v_cache, index, _ = data
+    _, k_cache, v_cache, index, _ = data
     dense = index.to_dense()
     spare = next(s for s in range(len(k_cache) * PAGE) if s not in dense.slot)
     old = dense.slot[0, 2]
