@@ -187,8 +187,10 @@ class StorageFormat:
     builder: str = field(validator=_check_module_attr)
     doc: str = ""
 
-    def build_index(self, qo_lens, kv_lens, page_size: int, **needs) -> ComposedIndex:
+    def build_index(self, qo_lens, kv_lens, page_size: int | None = None, **needs) -> ComposedIndex:
         """The index of one batch: `qo_lens` and `kv_lens` are host integers, one a request, either may be 0.
+
+        Only `dense` can do without a `page_size`.
 
         Raises:
             IndexFormatError: for lengths, page ids or structures that contradict each other.

@@ -80,9 +80,7 @@ def _check_entries(index: ComposedIndex, level: Level, where: str) -> None:
         level.indices.stride(-1) if is_tensor(level.indices) else level.indices.strides[-1] // level.indices.itemsize
     )
     if stride != 1 and shape[-1] > 1:
-        raise IndexFormatError(
-            f"{where}.indices has a last stride of {stride} element(s), expected 1; make it contiguous"
-        )
+        raise IndexFormatError(f"{where}.indices has a last stride of {stride}, expected 1; make it contiguous")
     entries = page_counts(index, level)
     used = entries > 0
     outside = used & ((level.page_begin < 0) | (level.page_begin + entries > shape[-1]))
@@ -105,12 +103,12 @@ def _tokens_of_rows(index: ComposedIndex, level: Level, where: str):
     if level.row_tokens is None:
         if begin < 0 or end > index.num_tokens:
             raise IndexFormatError(
-                f"{where}.row_indptr spans tokens [{begin}, {end}), the batch has {index.num_tokens}"
+                f"{where}.row_indptr spans [{begin}, {end}) of the tokens, the batch has {index.num_tokens}"
             )
         return np.arange(begin, end), row_of
     if begin < 0 or end > len(level.row_tokens):
         raise IndexFormatError(
-            f"{where}.row_indptr spans [{begin}, {end}), row_tokens has {len(level.row_tokens)} element(s)"
+            f"{where}.row_indptr spans [{begin}, {end}) of row_tokens, which has {len(level.row_tokens)} element(s)"
         )
     tokens = level.row_tokens[begin:end]
     outside = (tokens < 0) | (tokens >= index.num_tokens)
@@ -141,9 +139,7 @@ def _check_payload(level: Level, name: str, begin_name: str, unit: int, per_key,
     payload, begin = getattr(level, name), getattr(level, begin_name)
     if (payload is None) != (begin is None):
         missing = name if payload is None else begin_name
-        raise IndexFormatError(
-            f"{where}: {name} and {begin_name} are given together or not at all; {missing} is missing"
-        )
+        raise IndexFormatError(f"{where}: {name} and {begin_name} come together; {missing} is missing")
     if payload is None:
         return
     _check_none(begin < -1, begin, f"{where}.{begin_name}", "at least -1")
@@ -196,15 +192,14 @@ def check_pages(index: ComposedIndex, num_pages: int) -> None:
         pages = _host_pages(level)
         if pages is None or not pages.size or (pages.min() >= 0 and pages.max() < num_pages):
             continue
-        entries, row_of = _used_entries(index, level)
-        used = pages[..., entries]
-        outside = (used < 0) | (used >= num_pages)
-        if (at := _first(outside.reshape(-1))) is not None:
-            place = np.unravel_index(at, used.shape)
-            head = f" of kv head {place[0]}" if level.per_head else ""
-            entry = f"entry {entries[place[-1]]}{head} of indices"
+        wrong = ((pages < 0) | (pages >= num_pages)) & _used(index, level)
+        if (at := _first(wrong.reshape(-1))) is not None:
+            *head, entry = np.unravel_index(at, pages.shape)
+            ends = level.page_begin + page_counts(index, level)
+            row = _first((level.page_begin <= entry) & (entry < ends))
+            place = f"entry {entry} of indices" + (f" of kv head {head[0]}" if head else "")
             raise IndexFormatError(
-                f"levels[{number}]: row {row_of[place[-1]]} uses page {used[place]} ({entry}), "
+                f"levels[{number}]: row {row} uses page {pages[(*head, entry)]} ({place}), "
                 f"the cache has {num_pages} page(s)"
             )
     if index.single is not None:
@@ -217,8 +212,7 @@ def max_page(index: ComposedIndex) -> int:
     for level in index.levels:
         pages = _host_pages(level)
         if pages is not None and pages.size:
-            used = pages[..., _used_entries(index, level)[0]]
-            highest = max(highest, int(used.max(initial=-1)))
+            highest = max(highest, int(pages[..., _used(index, level)].max(initial=-1)))
     return highest
 
 
@@ -228,12 +222,16 @@ def _host_pages(level: Level):
     return level.indices.numpy() if level.indices.device.type == "cpu" else None
 
 
-def _used_entries(index: ComposedIndex, level: Level):
-    """`(entries of indices in use, the row of each)`."""
-    counts = page_counts(index, level)
-    row_of = np.repeat(np.arange(level.num_rows), counts)
-    before = np.cumsum(counts) - counts
-    return np.arange(len(row_of)) + (level.page_begin - before)[row_of], row_of
+def _used(index: ComposedIndex, level: Level):
+    """bool[nnz]: which entries of `indices` some row uses."""
+    counts, begin, entries = page_counts(index, level), level.page_begin, level.indices.shape[-1]
+    width = -(-entries // max(level.num_rows, 1))
+    if begin.size and counts.max() <= width and np.array_equal(begin, np.arange(0, begin.size * width, width)):
+        return np.less(np.arange(width), counts[:, None]).reshape(-1)[:entries]
+    begin, counts = begin[counts > 0], counts[counts > 0]
+    opened = np.bincount(begin, minlength=entries + 1)
+    closed = np.bincount(begin + counts, minlength=entries + 1)
+    return np.cumsum(opened - closed)[:-1] > 0
 
 
 def _first(wrong) -> int | None:
