@@ -36,7 +36,7 @@ int32_t token_at(const LevelView& level, const Tile& tile, int32_t i) {
 // The reduction map: for every output row made of partials, its parts in KV order.
 class MergeLists {
  public:
-  MergeLists(const Job& job, const Partition& partition, EmitScratch& scratch)
+  MergeLists(const Job& job, Partition& partition, EmitScratch& scratch)
       : job_(job),
         index_(*job.input->index),
         group_(job.input->group),
@@ -44,22 +44,69 @@ class MergeLists {
         partition_(partition),
         s_(scratch) {
     s_.tokens.clear();
+    s_.partials.clear();
     if (partition.part_rows == 0) return;
-    order_partials();
-    find_tokens();
-    count_parts();
+    in_order_ = parts_lie_in_order();
+    if (in_order_) {
+      number_runs();
+    } else {
+      order_partials();
+      find_tokens();
+      count_parts();
+    }
   }
 
   int32_t num_merge() const { return num_merge_; }
 
-  int32_t entry_of(const Piece& piece) const {
-    const Tile& tile = job_.tiles[piece.tile];
-    const int32_t token = token_at(index_.levels[tile.level], tile, 0);
-    return s_.entry[s_.slot_of_token[token] * heads_ + int64_t{piece.head0} * group_];
-  }
-
   void write(int32_t* merge_token, int32_t* merge_head, int32_t* merge_indptr, int32_t* merge_part) {
     merge_indptr[0] = 0;
+    if (in_order_) {
+      write_runs(merge_token, merge_head, merge_indptr, merge_part);
+    } else {
+      write_rows(merge_token, merge_head, merge_indptr, merge_part);
+    }
+  }
+
+ private:
+  // In plain decode the partials of one token and kv head follow each other, tokens and heads ascending: a run.
+  bool parts_lie_in_order() const {
+    if (!job_.rows_of_token.empty() || job_.input->batch_invariant_chunk) return false;
+    for (const int32_t p : partition_.partials) {
+      if (job_.tiles[partition_.pieces[p].tile].q_tokens != 1) return false;
+    }
+    return true;
+  }
+
+  bool same_run(const Piece& a, const Piece& b) const { return a.tile == b.tile && a.head0 == b.head0; }
+
+  void number_runs() {
+    const Piece* last = nullptr;
+    for (const int32_t p : partition_.partials) {
+      Piece& piece = partition_.pieces[p];
+      const bool goes_on = last && same_run(*last, piece);
+      piece.merge_id = goes_on ? last->merge_id : num_merge_;
+      if (!goes_on) num_merge_ += static_cast<int32_t>(piece.heads * group_);
+      last = &piece;
+    }
+  }
+
+  void write_runs(int32_t* merge_token, int32_t* merge_head, int32_t* merge_indptr, int32_t* merge_part) const {
+    const std::vector<int32_t>& partials = partition_.partials;
+    int32_t place = 0;
+    for (size_t begin = 0, end = 0; begin < partials.size(); begin = end) {
+      const Piece& first = partition_.pieces[partials[begin]];
+      while (end < partials.size() && same_run(first, partition_.pieces[partials[end]])) ++end;
+      const int32_t token = job_.tiles[first.tile].q_begin;
+      for (int32_t row = 0; row < first.heads * group_; ++row) {
+        *merge_token++ = token;
+        *merge_head++ = static_cast<int32_t>(first.head0 * group_) + row;
+        for (size_t i = begin; i < end; ++i) merge_part[place++] = partition_.pieces[partials[i]].part_row + row;
+        *++merge_indptr = place;
+      }
+    }
+  }
+
+  void write_rows(int32_t* merge_token, int32_t* merge_head, int32_t* merge_indptr, int32_t* merge_part) {
     int32_t place = 0;
     for (size_t slot = 0; slot < s_.tokens.size(); ++slot) {
       for (int64_t head = 0; head < heads_; ++head) {
@@ -81,7 +128,6 @@ class MergeLists {
     }
   }
 
- private:
   // The pieces lie by level, row, head, key. That is KV order for every token unless a later level holds earlier keys.
   void order_partials() {
     s_.partials = partition_.partials;
@@ -137,6 +183,12 @@ class MergeLists {
       s_.entry[at] = num_merge_;
       num_merge_ += s_.counts[at] > 0;
     }
+    for (const int32_t p : s_.partials) {
+      Piece& piece = partition_.pieces[p];
+      const Tile& tile = job_.tiles[piece.tile];
+      const int32_t token = token_at(index_.levels[tile.level], tile, 0);
+      piece.merge_id = s_.entry[s_.slot_of_token[token] * heads_ + int64_t{piece.head0} * group_];
+    }
   }
 
   // Visits (count or place of the output row, workspace row within the piece) for every row of a piece.
@@ -158,12 +210,13 @@ class MergeLists {
   const IndexView& index_;
   const int64_t group_;
   const int64_t heads_;
-  const Partition& partition_;
+  Partition& partition_;
   EmitScratch& s_;
   int32_t num_merge_ = 0;
+  bool in_order_ = false;
 };
 
-void write_item(const Job& job, const Piece& piece, const MergeLists& merges, Item& item) {
+void write_item(const Job& job, const Piece& piece, Item& item) {
   const Tile& tile = job.tiles[piece.tile];
   const LevelView& level = job.input->index->levels[tile.level];
   item.page_begin = level.page_begin[tile.row];
@@ -178,7 +231,7 @@ void write_item(const Job& job, const Piece& piece, const MergeLists& merges, It
   item.row_tokens_before = tile.row_tokens_before;
   item.row_kv_len = level.kv_len[tile.row];
   item.part_row = piece.part_row;
-  item.merge_id = piece.part_row < 0 ? -1 : merges.entry_of(piece);
+  item.merge_id = piece.merge_id;
   item.head0 = static_cast<uint16_t>(piece.head0);
   item.heads = static_cast<uint16_t>(piece.heads);
   item.level = static_cast<uint8_t>(tile.level);
@@ -187,8 +240,8 @@ void write_item(const Job& job, const Piece& piece, const MergeLists& merges, It
   item.flags = static_cast<uint16_t>((piece.part_row < 0 ? 0 : kItemPartial) | (whole_row ? kItemWholeRow : 0));
 }
 
-void write_queues(const Job& job, const Partition& partition, const MergeLists& merges, EmitScratch& scratch,
-                  Item* first_items, int32_t* next_indptr, Item* items) {
+void write_queues(const Job& job, const Partition& partition, EmitScratch& scratch, Item* first_items,
+                  int32_t* next_indptr, Item* items) {
   const int32_t workers = job.input->num_workers;
   scratch.next_item.resize(workers);
   next_indptr[0] = 0;
@@ -200,7 +253,7 @@ void write_queues(const Job& job, const Partition& partition, const MergeLists& 
   const auto place = [&](const Piece& piece) {
     const int32_t w = piece.worker;
     Item*& next = scratch.next_item[w];
-    write_item(job, piece, merges, *next);
+    write_item(job, piece, *next);
     next = next == first_items + w ? items + next_indptr[w] : next + 1;
   };
   if (partition.queue_order.empty()) {
@@ -223,7 +276,7 @@ void Buffer::reserve(int64_t bytes) {
   capacity = wanted;
 }
 
-PlanSummary write_plan(const Job& job, const Partition& partition, EmitScratch& scratch, Buffer& buffer) {
+PlanSummary write_plan(const Job& job, Partition& partition, EmitScratch& scratch, Buffer& buffer) {
   const PlanInput& input = *job.input;
   const int64_t workers = input.num_workers;
   if (partition.part_rows > kMaxInt) {
@@ -263,12 +316,8 @@ PlanSummary write_plan(const Job& job, const Partition& partition, EmitScratch& 
   std::memcpy(base, &header, sizeof(header));
   const auto ints = [base](int64_t offset) { return reinterpret_cast<int32_t*>(base + offset); };
   const auto items = [base](int64_t offset) { return reinterpret_cast<Item*>(base + offset); };
-  write_queues(job, partition, merges, scratch, items(header.first_items), ints(header.next_indptr),
-               items(header.items));
-  ints(header.merge_indptr)[0] = 0;
-  if (header.num_merge) {
-    merges.write(ints(header.merge_token), ints(header.merge_head), ints(header.merge_indptr), ints(header.merge_part));
-  }
+  write_queues(job, partition, scratch, items(header.first_items), ints(header.next_indptr), items(header.items));
+  merges.write(ints(header.merge_token), ints(header.merge_head), ints(header.merge_indptr), ints(header.merge_part));
 
   PlanSummary summary{};
   summary.plan = base;

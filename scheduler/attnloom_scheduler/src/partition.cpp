@@ -24,6 +24,7 @@ void add_piece(const Job& job, Partition& out, int32_t tile, int32_t head0, int3
   piece.last = last;
   piece.worker = worker;
   piece.part_row = -1;
+  piece.merge_id = -1;
   const Tile& t = job.tiles[tile];
   if (t.partial || first != t.first || last != t.last) {
     piece.part_row = static_cast<int32_t>(out.part_rows);
@@ -144,8 +145,8 @@ class ContiguousCut {
   int32_t worker_ = 0;
 };
 
-// Algorithm 1 of the FlashInfer paper: keys are chunked at the mean load, and the longest piece goes to the least loaded
-// worker. Heads go in groups whose K and V fit half the cache, one group after the other.
+// Algorithm 1 of the FlashInfer paper (arXiv 2501.01005): keys are chunked at the mean load, and the longest piece goes to
+// the least loaded worker. Heads go in groups whose K and V fit half the cache, one group after the other.
 class LongestFirst {
  public:
   LongestFirst(const Job& job, Partitioners& scratch)
@@ -203,7 +204,8 @@ class LongestFirst {
         const int32_t first = chunk_end(tile, chunk, chunks);
         const int32_t last = chunk_end(tile, chunk + 1, chunks);
         const int64_t cost = job_.cost(tile, first, last);
-        entries_.push_back({cost, i, first, last, static_cast<int32_t>(chunks), static_cast<int32_t>(num_pieces_ + chunk)});
+        entries_.push_back(
+            {cost, i, first, last, static_cast<int32_t>(chunks), static_cast<int32_t>(num_pieces_ + chunk)});
         out_.total += cost * input_.num_kv_heads;
       }
       num_pieces_ += chunks * pieces_per_entry;
@@ -266,7 +268,7 @@ class LongestFirst {
     return true;
   }
 
-  // To the least loaded worker, the first of equals. The heap's keys are `load << 16 | worker`; idle workers are not in it.
+  // To the least loaded worker, the first of equals. Keys of the heap are `load << 16 | worker`; the idle are not in it.
   void give(int32_t piece, int64_t cost) {
     const bool some_idle = heap_.size() < static_cast<size_t>(input_.num_workers);
     const int64_t least = some_idle ? static_cast<int64_t>(heap_.size()) : heap_[0];
@@ -313,7 +315,7 @@ class LongestFirst {
 }  // namespace
 
 // Prefill may cost 1/32 more where it runs longest first: there heads share the cache, which the prediction leaves out.
-const Partition& divide(const Job& job, Partitioners& scratch, Partitioner& kind) {
+Partition& divide(const Job& job, Partitioners& scratch, Partitioner& kind) {
   ContiguousCut(job, scratch.cut).run();
   const int64_t cut = scratch.cut.makespan;
   LongestFirst(job, scratch).run(job.prefill ? cut + cut / 32 : cut - 1);

@@ -30,7 +30,7 @@ struct Planner {
     check_input(input);
     collect_tiles(input, job);
     Partitioner kind = kNothing;
-    const Partition& best = divide(job, partitioners, kind);
+    Partition& best = divide(job, partitioners, kind);
     PlanSummary summary = write_plan(job, best, emit, buffers[1 - active]);
     summary.partitioner = job.tiles.empty() ? kNothing : kind;
     active = 1 - active;

@@ -34,8 +34,8 @@ void check_row(const PlanInput& input, int32_t l, int32_t row) {
          static_cast<long long>(keys), static_cast<long long>(start), static_cast<long long>(offset));
   }
   if (start + keys > kMaxInt || offset + keys > kMaxInt) {
-    fail("block row %d of level %d: kv_len %lld after kv_start %lld, kv_offset %lld passes the largest ordinal %lld", row,
-         l, static_cast<long long>(keys), static_cast<long long>(start), static_cast<long long>(offset),
+    fail("block row %d of level %d: kv_len %lld after kv_start %lld, kv_offset %lld passes the largest ordinal %lld",
+         row, l, static_cast<long long>(keys), static_cast<long long>(start), static_cast<long long>(offset),
          static_cast<long long>(kMaxInt));
   }
 }
@@ -130,7 +130,8 @@ void find_keys(const PlanInput& input, int32_t kv_len, Tile& tile) {
 
 void check_count(const Job& job, int64_t more) {
   if (static_cast<int64_t>(job.tiles.size()) + more <= kMaxItems) return;
-  fail("the batch has more than %lld tiles; use a larger t_q or batch_invariant_chunk", static_cast<long long>(kMaxItems));
+  fail("the batch has more than %lld tiles; use a larger t_q or batch_invariant_chunk",
+       static_cast<long long>(kMaxItems));
 }
 
 // Prices the last tile of the job.
@@ -150,8 +151,8 @@ void price_tile(Job& job) {
   job.keys += keys;
 }
 
-// Batch-invariant: puts one tile a chunk in the place of the last; chunks end at multiples of the chunk size, counted from
-// the request's first key.
+// Batch-invariant: puts one tile a chunk in the place of the last; chunks end at multiples of the chunk size, counted
+// from the request's first key.
 void chunk_tile(Job& job, int64_t kv_start) {
   Tile tile = job.tiles.back();
   tile.whole = true;

@@ -62,6 +62,7 @@ struct Piece {
   int32_t last;
   int32_t worker;
   int32_t part_row;  // -1: writes through
+  int32_t merge_id;  // -1 until the merge lists are made
 };
 
 // The batch, cut to q tiles.
@@ -85,10 +86,10 @@ struct Job {
   }
 };
 
-// One way to deal the batch to the workers. Pieces are by tile, head, key; `queue_order` lists them as workers take them.
+// One way to deal the batch to the workers. Pieces lie by tile, head, key.
 struct Partition {
   std::vector<Piece> pieces;
-  std::vector<int32_t> queue_order;   // empty: as the pieces lie
+  std::vector<int32_t> queue_order;   // pieces as workers take them; empty: as they lie
   std::vector<int32_t> queue_length;  // pieces of each worker
   std::vector<int32_t> partials;      // pieces that do not write through
   int64_t busiest;
@@ -135,7 +136,7 @@ struct EmitScratch {
 void check_input(const PlanInput& input);
 void collect_tiles(const PlanInput& input, Job& job);
 // The better partition; `kind` says which it is.
-const Partition& divide(const Job& job, Partitioners& scratch, Partitioner& kind);
-PlanSummary write_plan(const Job& job, const Partition& partition, EmitScratch& scratch, Buffer& buffer);
+Partition& divide(const Job& job, Partitioners& scratch, Partitioner& kind);
+PlanSummary write_plan(const Job& job, Partition& partition, EmitScratch& scratch, Buffer& buffer);
 
 }  // namespace attnloom::scheduler

@@ -11,8 +11,8 @@ enum ItemFlags : uint16_t {
   kItemWholeRow = 2,  // kv_begin == 0 and kv_end == row_kv_len
 };
 
-// One unit of work: `q_tokens` query tokens of one block row, heads [head0, head0 + heads), keys [kv_begin, kv_end) of the
-// row. kv_begin is a multiple of t_kv, kv_end one or the end of the row; keys between that no token may see are the
+// One unit of work: `q_tokens` query tokens of one block row, heads [head0, head0 + heads), keys [kv_begin, kv_end) of
+// the row. kv_begin is a multiple of t_kv, kv_end one or the end of the row; keys between that no token may see are the
 // kernel's to skip (a window and its sink are one item). kv_begin == kv_end: no keys, the rows are still written.
 struct Item {
   int64_t page_begin;  // where the block row starts in the level's indices
@@ -26,7 +26,8 @@ struct Item {
   int32_t level_row;
   int32_t row_tokens_before;  // query tokens of the block row before this item's first
   int32_t row_kv_len;         // keys of the block row
-  int32_t part_row;    // first row of the workspace: head h, packed row r -> part_row + (h - head0) * q_tokens * group + r; -1: write through
+  int32_t part_row;    // -1: write through; else, of head h and packed row r, workspace row
+                       // part_row + (h - head0) * q_tokens * group + r
   int32_t merge_id;    // entry of the merge list that the item's packed row 0 of head0 belongs to; -1: none
   uint16_t head0;
   uint16_t heads;
