@@ -40,9 +40,11 @@ def build_index(qo_lens, kv_lens, page_size: int, *, block_tables, parents=None,
     if (short := committed < 0).any():
         at = int(short.argmax())
         raise IndexFormatError(f"kv_lens[{at}] is {kv_len[at]}, less than the {qo_len[at]} token(s) of its tree")
-    trees = [tree_of(each) for each in _parents_of_requests(parents, choices, qo_len, qo_indptr)]
-    positions = np.concatenate([tree.depth for tree in trees], dtype=np.int32) if trees else np.zeros(0, np.int32)
-    positions = positions + committed[token_request]
+    flat = _flat_parents(parents, choices, qo_len, qo_indptr)
+    check_parents(flat, qo_indptr, token_request)
+    trees = [tree_of(flat[begin:end]) for begin, end in pairwise(qo_indptr.tolist())]
+    depths = np.concatenate([tree.depth for tree in trees]) if trees else np.zeros(0, np.int32)
+    positions = depths + committed[token_request]
     mask_bits, mask_begin = _joined_bits(trees)
     zeros = np.zeros(len(kv_len), np.int32)
     shared = {"row_indptr": qo_indptr, "indices": pages.indices, "per_head": pages.per_head}
@@ -68,8 +70,8 @@ def build_index(qo_lens, kv_lens, page_size: int, *, block_tables, parents=None,
     ).trusted()
 
 
-def _parents_of_requests(parents, choices, qo_len, qo_indptr) -> list:
-    """i32[qo_len] parents of each request, checked."""
+def _flat_parents(parents, choices, qo_len, qo_indptr):
+    """i32[T]: the parents of all requests, one request after another, each counting from its own first token."""
     if (parents is None) == (choices is None):
         raise IndexFormatError("give either parents or choices")
     if choices is not None:
@@ -77,22 +79,22 @@ def _parents_of_requests(parents, choices, qo_len, qo_indptr) -> list:
         if (other := (qo_len != len(tree)) & (qo_len != 0)).any():
             at = int(other.argmax())
             raise IndexFormatError(f"qo_lens[{at}] is {qo_len[at]}, choices with their root are {len(tree)} token(s)")
-        return [tree[:count] for count in qo_len]
+        return np.tile(tree, np.count_nonzero(qo_len))
     if (is_tensor(parents) or isinstance(parents, np.ndarray)) and len(parents.shape) == 1:
         flat = as_integers(parents, "parents")
         if len(flat) != qo_indptr[-1]:
             raise IndexFormatError(f"parents has {len(flat)} element(s), the trees have {qo_indptr[-1]} token(s)")
-        parents = [flat[begin:end] for begin, end in pairwise(qo_indptr)]
+        return flat
     if len(parents) != len(qo_len):
         raise IndexFormatError(f"parents is of {len(parents)} request(s), the batch has {len(qo_len)}")
-    checked = []
-    for request, each in enumerate(parents):
-        each = np.arange(-1, qo_len[request] - 1, dtype=np.int32) if each is None else check_parents(each, request)
-        if len(each) != qo_len[request]:
-            expected = f"qo_lens[{request}] is {qo_len[request]}"
+    listed = []
+    for request, (each, tokens) in enumerate(zip(parents, qo_len.tolist(), strict=True)):
+        each = np.arange(-1, tokens - 1, dtype=np.int32) if each is None else as_integers(each, f"parents[{request}]")
+        if len(each) != tokens:
+            expected = f"qo_lens[{request}] is {tokens}"
             raise IndexFormatError(f"parents[{request}] has {len(each)} token(s), {expected}")
-        checked.append(each)
-    return checked
+        listed.append(each)
+    return np.concatenate(listed) if listed else np.zeros(0, np.int32)
 
 
 def _joined_bits(trees):

@@ -6,7 +6,7 @@ from functools import lru_cache
 
 import numpy as np
 from attnloom.errors import IndexFormatError
-from attnloom.index_arrays import as_integers, pack_bits
+from attnloom.index_arrays import pack_bits
 from attrs import frozen
 
 
@@ -43,27 +43,28 @@ def _tree_of(parents: bytes) -> Tree:
     return tree
 
 
-def check_parents(parents, request: int):
-    """`parents` of one request as i32[n].
+def check_parents(flat, qo_indptr, token_request) -> None:
+    """Checks the parents of all requests, i32[T], one request after another.
 
     Raises:
-        IndexFormatError: for a parent that is no earlier token of the tree, with the cycle if that makes one.
+        IndexFormatError: for a parent that is no earlier token of its tree, with the circle if that makes one.
     """
+    place = np.arange(len(flat), dtype=np.int32) - qo_indptr[token_request]
+    wrong = (flat < -1) | (flat >= place)
+    if not wrong.any():
+        return
+    token = int(wrong.argmax())
+    request, at = int(token_request[token]), int(place[token])
+    parents = flat[qo_indptr[request] : qo_indptr[request + 1]]
     what = f"parents[{request}]"
-    parents = as_integers(parents, what)
-    tokens = np.arange(len(parents))
-    wrong = (parents < -1) | (parents >= tokens)
-    if wrong.any():
-        at = int(wrong.argmax())
-        if not -1 <= parents[at] < len(parents):
-            raise IndexFormatError(
-                f"{what}[{at}] is {parents[at]}; a tree of {len(parents)} token(s) has parents "
-                f"0 to {len(parents) - 1}, and -1 for a root"
-            )
-        if cycle := _cycle_from(parents, at):
-            raise IndexFormatError(f"{what} goes round in a circle: {' -> '.join(map(str, cycle))}")
-        raise IndexFormatError(f"{what}[{at}] is {parents[at]}; a parent comes before its children: reorder the tokens")
-    return parents
+    if not -1 <= parents[at] < len(parents):
+        raise IndexFormatError(
+            f"{what}[{at}] is {parents[at]}; a tree of {len(parents)} token(s) has parents 0 to {len(parents) - 1}, "
+            "and -1 for a root"
+        )
+    if circle := _circle_from(parents, at):
+        raise IndexFormatError(f"{what} goes round in a circle: {' -> '.join(map(str, circle))}")
+    raise IndexFormatError(f"{what}[{at}] is {parents[at]}; a parent comes before its children: reorder the tokens")
 
 
 def parents_of_choices(choices):
@@ -92,7 +93,7 @@ def parents_of_choices(choices):
     return np.array(parents, np.int32)
 
 
-def _cycle_from(parents, token: int) -> list[int]:
+def _circle_from(parents, token: int) -> list[int]:
     """The tokens of the circle that parents lead into from `token`, none if they end at a root."""
     walk = [token]
     while 0 <= (token := int(parents[token])) < len(parents):
