@@ -155,6 +155,11 @@ def test_an_outgrown_view_says_so(planner):
         old.to_bytes()
 
 
+def test_memory_is_reused(planner):
+    given = inputs(plain([1, 300], [5000, 300]))
+    assert len({planner.plan(given).address for _ in range(10)}) == 2
+
+
 def test_a_planner_does_not_pickle(planner):
     import pickle
 

@@ -145,8 +145,8 @@ class ContiguousCut {
   int32_t worker_ = 0;
 };
 
-// Algorithm 1 of the FlashInfer paper (arXiv 2501.01005): keys are chunked at the mean load, and the longest piece goes to
-// the least loaded worker. Heads go in groups whose K and V fit half the cache, one group after the other.
+// Algorithm 1 of the FlashInfer paper (arXiv 2501.01005): keys are chunked at the mean load, and the longest piece goes
+// to the least loaded worker. Heads go in groups whose K and V fit half the cache, one group after the other.
 class LongestFirst {
  public:
   LongestFirst(const Job& job, Partitioners& scratch)
@@ -268,7 +268,7 @@ class LongestFirst {
     return true;
   }
 
-  // To the least loaded worker, the first of equals. Keys of the heap are `load << 16 | worker`; the idle are not in it.
+  // To the least loaded worker, the first of equals. The heap's keys are `load << 16 | worker`, without idle workers.
   void give(int32_t piece, int64_t cost) {
     const bool some_idle = heap_.size() < static_cast<size_t>(input_.num_workers);
     const int64_t least = some_idle ? static_cast<int64_t>(heap_.size()) : heap_[0];
