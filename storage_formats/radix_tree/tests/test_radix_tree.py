@@ -82,12 +82,27 @@ class TreeMachine(RuleBasedStateMachine):
         if keep:
             assert self.tree.match(model) == len(model) // PAGE_SIZE * PAGE_SIZE
 
-    @rule(pages=st.integers(0, 5))
+    @rule(pages=st.integers(0, PAGES))
     def evict(self, pages):
         free, cached = self.tree.num_free, self.tree.num_cached
+        can = sum(self.evictable(node) for node in self.tree._root.children.values())
         freed = self.tree.evict(pages)
         assert self.tree.num_free == free + freed
-        assert freed <= min(pages, cached)
+        assert freed == min(pages, can)
+        assert can <= cached
+
+    def evictable(self, node):
+        """Pages below and at the end of `node` that nothing but the tree holds."""
+        below = sum(self.evictable(child) for child in node.children.values())
+        if below < sum(len(each.pages) for each in self.nodes_below(node)):
+            return below
+        own = list(reversed(node.pages))
+        return below + next((at for at, page in enumerate(own) if self.tree.pool.holders(page) > 1), len(own))
+
+    def nodes_below(self, node):
+        for child in node.children.values():
+            yield child
+            yield from self.nodes_below(child)
 
     @rule(tokens=tokens)
     def match_finds_only_what_was_there(self, tokens):
@@ -191,3 +206,12 @@ def test_generated_pages_are_found_after_free():
     assert tree.match([1, 2, 3, 4]) == 2
     tree.free(sequence)
     assert tree.match([1, 2, 3, 4, 5]) == 4
+
+
+def test_the_queue_of_leaves_stays_small():
+    tree = RadixTree(num_pages=4, page_size=1)
+    for turn in range(2000):
+        tree.free(tree.insert([turn % 3, 7]))
+    assert len(tree._leaves) <= 64 + 2 * 4 + 1
+    assert tree.evict(4) == 4
+    assert tree.num_free == 4

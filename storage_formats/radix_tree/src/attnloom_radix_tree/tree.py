@@ -39,9 +39,6 @@ class _Node:
     used: int
     children: dict[bytes, _Node] = field(factory=dict)
 
-    def __lt__(self, other: _Node) -> bool:
-        return self.used < other.used
-
 
 class RadixTree:
     """Shares the leading pages of sequences with equal leading tokens, and keeps them when the sequences are gone.
@@ -55,6 +52,8 @@ class RadixTree:
         self.pool = paging.PagePool(num_pages, page_size)
         self._root = _Node(None, np.zeros(0, np.int64), [], 0)
         self._clock = 0
+        self._leaves: list[tuple[int, int, _Node]] = []
+        self._notes = 0
 
     @property
     def page_size(self) -> int:
@@ -171,15 +170,14 @@ class RadixTree:
 
     def evict(self, pages: int) -> int:
         """Frees up to `pages` pages that the tree alone holds, least recently used first; returns how many it freed."""
-        freed = 0
-        leaves = [node for node in self._nodes() if not node.children]
-        heapq.heapify(leaves)
-        while leaves and freed < pages:
-            node = heapq.heappop(leaves)
-            freed += self._trim(node, pages - freed)
-            parent = node.parent
-            if not node.pages and parent is not self._root and not parent.children:
-                heapq.heappush(leaves, parent)
+        freed, kept = 0, []
+        while self._leaves and freed < pages:
+            used, _, node = heapq.heappop(self._leaves)
+            if used == node.used and node.pages and not node.children:
+                freed += self._trim(node, pages - freed)
+                kept += [node] if node.pages else []
+        for node in kept:
+            self._note_leaf(node)
         return freed
 
     def take_copies(self):
@@ -221,7 +219,9 @@ class RadixTree:
             path[-1] = self._split(path[-1], len(path[-1].pages) - excess)
         for node in path:
             node.used = self._clock
-        return path[-1] if path else self._root
+        node = path[-1] if path else self._root
+        self._note_leaf(node)
+        return node
 
     def _split(self, node: _Node, pages: int) -> _Node:
         """Cuts `node` after `pages` pages; returns the new upper part."""
@@ -236,6 +236,7 @@ class RadixTree:
         """Lets the tree hold `pages` below `node`, unless a page of the same tokens is there already."""
         if pages and (key := self._key(tokens)) not in node.children:
             node.children[key] = _Node(node, tokens.copy(), pages, self._clock)
+            self._note_leaf(node.children[key])
             self.pool.hold(pages)
 
     def _forget(self, path: list[_Node], found: int, own: set[int]) -> None:
@@ -256,7 +257,18 @@ class RadixTree:
         node.tokens = node.tokens[: len(node.pages) * self.page_size]
         if not node.pages:
             del node.parent.children[first_key]
+            self._note_leaf(node.parent)
         return count - len(node.pages)
+
+    def _note_leaf(self, node: _Node) -> None:
+        """Queues a leaf for eviction by its last use. Notes that no longer hold are skipped when they come up."""
+        if node.children or node is self._root:
+            return
+        if len(self._leaves) > 64 + 2 * self.num_pages:
+            self._leaves = [note for note in self._leaves if note[0] == note[2].used and note[2].pages]
+            heapq.heapify(self._leaves)
+        self._notes += 1
+        heapq.heappush(self._leaves, (node.used, self._notes, node))
 
     def _nodes(self):
         waiting = list(self._root.children.values())
