@@ -48,7 +48,7 @@ def _member_params(member) -> str:
     for param in member.variant.params:
         if isinstance(param, StaticParam):
             lines.append(f"  static constexpr {_static(param, member.statics[param.name])};")
-    lines += [f"  {_field(param)};" for param in fields_of(member.variant)] or ["  int32_t reserved;"]
+    lines += [f"  {_field(param)};" for param in fields_of(member.variant)] or ["  int32_t Unused;"]
     return "\n".join([*lines, "};\n"])
 
 
@@ -65,7 +65,7 @@ def _field(param: Param | TensorParam) -> str:
 
 
 def _params(members) -> str:
-    fields = [f"  {member.struct_name} {member.alias};" for member in members] or ["  int32_t reserved;"]
+    fields = [f"  {member.struct_name} {member.alias};" for member in members] or ["  int32_t Unused;"]
     return "\n".join(["struct Params {", *fields, "};\n"])
 
 

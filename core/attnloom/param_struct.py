@@ -44,7 +44,7 @@ def tensor_ref(rank: int) -> type[ctypes.Structure]:
 def params_struct(members) -> type[ctypes.Structure]:
     """The struct `Params` of a chain: one nested struct a member, named by its alias."""
     fields = [(member.alias, _member_struct(member)) for member in members]
-    return type("Params", (ctypes.Structure,), {"_fields_": fields or [("reserved", ctypes.c_int32)]})
+    return type("Params", (ctypes.Structure,), {"_fields_": fields or [("Unused", ctypes.c_int32)]})
 
 
 def _member_struct(member) -> type[ctypes.Structure]:
@@ -52,4 +52,4 @@ def _member_struct(member) -> type[ctypes.Structure]:
         (param.name, tensor_ref(len(param.shape)) if isinstance(param, TensorParam) else _SCALARS[param.type])
         for param in fields_of(member.variant)
     ]
-    return type(member.struct_name, (ctypes.Structure,), {"_fields_": fields or [("reserved", ctypes.c_int32)]})
+    return type(member.struct_name, (ctypes.Structure,), {"_fields_": fields or [("Unused", ctypes.c_int32)]})

@@ -97,6 +97,8 @@ class Param:
     def _known_type(self, _attribute, value):
         if value not in (float, int, bool, str):
             raise CompositionError(f"parameter {self.name!r}: type must be float, int, bool or str, got {value!r}")
+        if value is str and not self.host_only:
+            raise CompositionError(f"parameter {self.name!r}: a kernel reads no str; say host_only=True")
 
 
 @frozen

@@ -263,3 +263,15 @@ def test_descriptors_that_cannot_enter_cpp_are_refused(fields):
 def test_an_incomplete_spec_is_enough(plugins):
     spec = SimpleNamespace(num_qo_heads=3, num_kv_heads=1, head_dim=8, head_dim_v=8)
     assert compose(["alibi"], spec=spec, plugins=plugins).resolve().values["alibi.slopes"].shape == (3,)
+
+
+def test_a_kernel_reads_no_strings():
+    with pytest.raises(CompositionError, match="host_only=True"):
+        Param("mode", str)
+
+
+def test_a_variant_of_statics_alone_composes(plugins, spec):
+    add_logits(plugins, "step", "x + P::reserved", params=[StaticParam("reserved", default=2)])
+    composition = compose(["causal", "step", "plain=alibi"], spec=spec, plugins=plugins)
+    compiled = CompiledFunctors(composition, {"plain.slopes": np.zeros(6, np.float32)})
+    assert compiled.logits([1.0], random_sites(np.random.default_rng(0), 1, spec)) == [3.0]
