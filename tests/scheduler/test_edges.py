@@ -63,6 +63,24 @@ def test_ranges_reach_the_function_as_they_lie(planner):
     assert seen == [(0, 0, 0, 2), (1, 0, 0, 1), (1, 1, 1, 1), (1, 2, 2, 32), (1, 2, 34, 8)]
 
 
+@pytest.mark.parametrize("prefix_keys", [0, 128])
+def test_parts_are_in_kv_order_whatever_the_order_of_levels(planner, prefix_keys):
+    suffixes, prefixes = [([0], 512, prefix_keys), ([1], 64, prefix_keys)], [([0, 1], prefix_keys, 0)]
+    for levels in ([suffixes, prefixes], [prefixes, suffixes]):
+        batch = Batch([1, 1], levels)
+
+        def last_key(level, row, _begin, _tokens, batch=batch):
+            kv_len = int(batch.levels[level].kv_len[row])
+            return [(kv_len - 1, kv_len)]
+
+        given = inputs(batch, num_workers=1, num_kv_heads=1, ranges=last_key)
+        plan = planner.plan(given).decode()
+        assert plan == twin.plan(given, batch, last_key).plan
+        starts = {item.part_row: item.kv_start + item.kv_begin for item in plan.items}
+        merge = plan.merges[0]
+        assert [starts[part] for part in merge.parts] == sorted(starts[part] for part in merge.parts)
+
+
 def refused(planner, given, text):
     good = planner.plan(inputs(plain([1, 1], [300, 40])))
     before = good.to_bytes()

@@ -149,11 +149,11 @@ class MergeLists {
     s_.seen_up_to.assign(index_.num_tokens, 0);
     for (const Tile& tile : job_.tiles) {
       const LevelView& level = index_.levels[tile.level];
-      const int32_t start = level.kv_start[tile.row];
+      const int64_t first_key = level.kv_start[tile.row] + tile.kv_begin(tile.first);
       for (int32_t i = 0; i < tile.q_tokens; ++i) {
         int32_t& seen = s_.seen_up_to[token_at(level, tile, i)];
-        if (start < seen) return false;
-        seen = start;
+        if (first_key < seen) return false;
+        seen = static_cast<int32_t>(first_key);
       }
     }
     return true;

@@ -51,7 +51,7 @@ struct PlanSummary {
   int32_t num_items;
   int32_t num_merge;
   int32_t num_merge_parts;
-  int32_t num_part_rows;  // at most 2 * num_workers * t_q, but for tokens of several block rows and batch-invariant plans
+  int32_t num_part_rows;  // <= 2 * num_workers * t_q, unless batch-invariant or composed
   int32_t num_tiles;
   int32_t partitioner;
 };
