@@ -34,7 +34,7 @@ def requests(draw, most=4):
 
 
 @pytest.mark.parametrize("number", range(len(FORMATS)))
-@quick(20)
+@quick(12)
 @given(
     lens=requests(),
     group=st.sampled_from([1, 2, 3, 4, 5, 6, 7, 8, 16]),
@@ -59,7 +59,7 @@ def test_random_batches(number, lens, group, kv_heads, page_size, splits, wide, 
     )
 
 
-@quick(25)
+@quick(15)
 @given(
     groups=st.lists(st.integers(1, 3), min_size=1, max_size=3),
     group=st.sampled_from([1, 3, 4]),

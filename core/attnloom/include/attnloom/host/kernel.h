@@ -11,19 +11,19 @@ template <class S, class V>
 class Worker {
  public:
   void run(const RunArgs& args, const typename V::Params& params, const Item& item) {
-    const int group = args.num_qo_heads / args.num_kv_heads;
-    const int total = item.q_tokens * group;
-    const int at_once = round_up(S::t_q[item.tile_class], S::rows_at_once);
-    for (int first = 0; first < total; first += at_once) {
-      rows_.describe(args, item, first, min(at_once, total - first), group);
-      for (int h = 0; h < item.heads; h++) {
-        rows_.at_head(params, item, item.head0 + h, group, h == 0);
+    const int total = item.q_tokens * (args.num_qo_heads / args.num_kv_heads);
+    const int most = round_up(S::t_q[item.tile_class], R);
+    for (int first = 0; first < total; first += most) {
+      const int rows = min(most, total - first), padded = round_up(rows, R);
+      const int heads = S::max_rows / padded;
+      for (int h = 0; h < item.heads; h += heads) {
+        rows_.describe(args, params, item, first, rows, padded, item.head0 + h, min(heads, item.heads - h));
         load_queries(args, params);
         attend(args, params, item, item.head0 + h);
-        if (item.part_row >= 0) write_partials(args, int64_t{item.part_row} + int64_t{h} * total + first);
-        else
-          for (int i = 0; i < rows_.count; i++)
-            finalize<S, V>(args, params, state_[i], o_ + i * S::v_columns, rows_.token[i], rows_.site[i]);
+        for (int i = 0; i < rows_.heads; i++) {
+          if (item.part_row >= 0) write_partials(args, i * padded, int64_t{item.part_row} + int64_t{h + i} * total + first);
+          else write_rows(args, params, i * padded);
+        }
       }
     }
   }
@@ -34,9 +34,9 @@ class Worker {
   static constexpr int R = S::rows_at_once;
 
   void load_queries(const RunArgs& args, const typename V::Params& params) {
-    for (int i = 0; i < round_up(rows_.count, R); i++) {
+    for (int i = 0; i < rows_.heads * rows_.stride; i++) {
       alignas(64) float row[S::d_floats] = {};
-      if (i < rows_.count) {
+      if (i % rows_.stride < rows_.count) {
         load_row<S::q, S::head_dim>(static_cast<const Stored<S::q>*>(args.q.data) + rows_.token[i] * args.q.stride_token +
                                         rows_.site[i].qo_head * args.q.stride_head,
                                     row);
@@ -51,82 +51,80 @@ class Worker {
     }
   }
 
-  // Walks the tiles of t_kv keys that a row of the block sees, at ordinals that do not depend on the item.
+  // Walks the tiles of t_kv keys that the rows see, each under all heads so that pages are read whole. Tiles start at
+  // ordinals that do not depend on the item.
   void attend(const RunArgs& args, const typename V::Params& params, const Item& item, int head) {
     const int t_kv = S::t_kv[item.tile_class];
-    int begin = item.kv_end, end = item.kv_begin;
-    for (int s = 0; s < V::max_ranges; s++) {
-      const Range hull = seen_by_block(s, item.kv_begin, item.kv_end);
-      if (hull.lo < hull.hi) begin = min(begin, hull.lo), end = max(end, hull.hi);
+    Range all{item.kv_end, item.kv_begin};
+    for (int h = 0; h < rows_.heads; h++) {
+      const Range one = rows_.hull(h * rows_.stride, rows_.count, item.kv_begin, item.kv_end);
+      all = {min(all.lo, one.lo), max(all.hi, one.hi)};
     }
-    if (begin >= end) return;
+    int tile = all.lo / t_kv * t_kv, h = 0;
+    const auto locate_next = [&](Places<S>& places) {
+      places.padded = 0;
+      while (tile < all.hi && places.padded == 0) {
+        locate(args, item, head, h, max(tile, all.lo), min(tile + t_kv, all.hi), places);
+        if (++h == rows_.heads) h = 0, tile += t_kv;
+      }
+    };
+    locate_next(places_[0]);
+    for (int turn = 0; places_[turn].padded > 0; turn ^= 1) {
+      at_ = &places_[turn];
+      locate_next(places_[turn ^ 1]);
+      attend_tile(args, params, item, head + at_->head, places_[turn ^ 1]);
+    }
+  }
+
+  // Finds the keys of [begin, end) that rows of the h-th head see, none of them for `padded` 0.
+  void locate(const RunArgs& args, const Item& item, int head, int h, int begin, int end, Places<S>& places) {
+    const int first = h * rows_.stride;
+    const Range all = rows_.hull(first, rows_.count, begin, end);
+    if (all.lo >= all.hi) return;
+    places.reset(h, all.lo, all.hi);
+    for (int s = 0; s < V::max_ranges; s++) {
+      const Range seen = rows_.hull(s, first, rows_.count, begin, end);
+      if (seen.lo < seen.hi) places.locate(args, item, head + h, seen.lo, seen.hi);
+    }
+  }
+
+  void attend_tile(const RunArgs& args, const typename V::Params& params, const Item& item, int head, const Places<S>& ahead) {
     const float k_scale = head_scale(args.k_scale, args.k_scale_stride, head);
     const float v_scale = head_scale(args.v_scale, args.v_scale_stride, head);
     const float scale = V::has_key_transform ? args.sm_scale : args.sm_scale * k_scale;
-    const int request = item.request;
-    const Site site{request, -1,  head, -1, -1, 0, -1, request >= 0 ? rows_.site[0].qo_len : 0,
-                    request >= 0 ? args.index.kv_len[request] : item.kv_start + item.row_kv_len};
-    for (int tile = begin / t_kv * t_kv; tile < end; tile += t_kv) {
-      if (!locate(args, item, head, max(tile, begin), min(tile + t_kv, end))) continue;
-      keys_.pack(params, site, item.kv_start, k_scale, v_scale);
-      if (rows_.count == 1) attend_rows<1>(args, params, item, 0, scale);
-      else
-        for (int i = 0; i < rows_.count; i += R) attend_rows<R>(args, params, item, i, scale);
-    }
+    const bool single = item.request >= 0;
+    const Site site{item.request, -1, head, -1, -1, 0, -1, single ? rows_.site[0].qo_len : 0,
+                    single ? rows_.site[0].kv_len : item.kv_start + item.row_kv_len};
+    keys_.pack({params, site, item.kv_start, k_scale, v_scale}, *at_, ahead);
+    const int first = at_->head * rows_.stride;
+    if (rows_.count == 1) return attend_rows<1>(args, params, item, first, first + 1, scale);
+    for (int i = 0; i < rows_.count; i += R) attend_rows<R>(args, params, item, first + i, first + rows_.count, scale);
   }
 
-  // The keys of slot s within [begin, end) that the block's rows see, from the first to the last.
-  ATTNLOOM_FN Range seen_by_block(int s, int begin, int end) const {
-    Range hull{end, begin};
-    for (int i = 0; i < rows_.count; i++) {
-      const Range seen = rows_.clipped(s, i, begin, end);
-      if (seen.lo < seen.hi) hull = {min(hull.lo, seen.lo), max(hull.hi, seen.hi)};
-    }
-    return hull;
-  }
-
-  // Finds the keys of [begin, end) that some row sees; false where there is none.
-  bool locate(const RunArgs& args, const Item& item, int head, int begin, int end) {
-    Range hulls[V::max_ranges];
-    Range all{end, begin};
-    for (int s = 0; s < V::max_ranges; s++) {
-      hulls[s] = seen_by_block(s, begin, end);
-      if (hulls[s].lo < hulls[s].hi) all = {min(all.lo, hulls[s].lo), max(all.hi, hulls[s].hi)};
-    }
-    if (all.lo >= all.hi) return false;
-    keys_.reset(all.lo, all.hi);
-    for (int s = 0; s < V::max_ranges; s++)
-      if (hulls[s].lo < hulls[s].hi) keys_.locate(args, item, head, hulls[s].lo, hulls[s].hi);
-    return true;
-  }
-
-  // Rows [first, first + N) against the packed tile.
+  // Rows [first, first + N) against the packed tile; those from `stop` on do not exist.
   template <int N>
-  void attend_rows(const RunArgs& args, const typename V::Params& params, const Item& item, int first, float scale) {
-    const int seen_to = keys_.begin + keys_.count;
-    int begin = seen_to, end = keys_.begin;
-    for (int i = first; i < min(first + N, rows_.count); i++)
-      for (int s = 0; s < V::max_ranges; s++) {
-        const Range seen = rows_.clipped(s, i, keys_.begin, seen_to);
-        if (seen.lo < seen.hi) begin = min(begin, seen.lo), end = max(end, seen.hi);
-      }
-    if (begin >= end) return;
-    const int lo = (begin - keys_.begin) / kLanes * kLanes, hi = round_up(end - keys_.begin, kLanes);
+  void attend_rows(const RunArgs& args, const typename V::Params& params, const Item& item, int first, int stop, float scale) {
+    const Range seen = rows_.hull(first, min(N, stop - first), at_->begin, at_->begin + at_->count);
+    if (seen.lo >= seen.hi) return;
+    const int lo = (seen.lo - at_->begin) / kLanes * kLanes, hi = round_up(seen.hi - at_->begin, kLanes);
 
     for (int p = lo / S::panel; p * S::panel < hi; p++)
       multiply<Arith, N, kTileVectors, Into::scaled>(S::d_lanes, q_ + first * S::d_padded, S::d_padded, keys_.panel(p), S::panel,
                                                      s_ + p * S::panel, S::max_keys, &scale);
     float alpha[N];
-    for (int r = 0; r < N; r++) alpha[r] = weigh(args, params, item, first + r, s_ + r * S::max_keys, lo, hi, weights(r));
+    for (int r = 0; r < N; r++) {
+      const bool exists = first + r < stop;
+      alpha[r] = weigh(args, params, item, first + r, exists, s_ + r * S::max_keys, lo, hi, weights(r));
+    }
     if (!keys_.finite) return add_values_apart<N>(first, lo, hi, alpha);
     multiply_wide<Arith, N, S::v_vectors>((hi - lo) / S::step, weights(0) + lo / S::step, S::max_keys / S::step,
                                           keys_.values(lo), o_ + first * S::v_columns, alpha);
   }
 
   // Weights of row i over keys [lo, hi) of the tile; returns what its O~ must be multiplied by.
-  ATTNLOOM_FN float weigh(const RunArgs& args, const typename V::Params& params, const Item& item, int i, float* s, int lo,
-                          int hi, Lane* weights) {
-    if (i < rows_.count) score_row<V>(args, params, item, keys_, rows_, i, s, lo, hi);
+  ATTNLOOM_FN float weigh(const RunArgs& args, const typename V::Params& params, const Item& item, int i, bool exists, float* s,
+                          int lo, int hi, Lane* weights) {
+    if (exists) score_row<V>(args, params, item, *at_, rows_, i, s, lo, hi);
     else fill(s, lo, hi, kHidden<V>);
     if constexpr (V::use_softmax) return softmax_step(s, lo, hi, state_[i], weights);
     for (int j = lo; j < hi; j += kLanes) store_weights(weights, j, load(s + j));
@@ -158,16 +156,23 @@ class Worker {
     else return p_ + r * (S::max_keys / S::step);
   }
 
-  void write_partials(const RunArgs& args, int64_t part) {
-    for (int i = 0; i < rows_.count; i++) {
-      float* o = args.partial_o + (part + i) * S::head_dim_v;
+  void write_partials(const RunArgs& args, int first, int64_t part) {
+    for (int i = first; i < first + rows_.count; i++, part++) {
+      float* o = args.partial_o + part * S::head_dim_v;
       for (int c = 0; c < S::head_dim_v; c++) o[c] = o_[i * S::v_columns + c];
-      args.partial_md[2 * (part + i)] = state_[i].m;
-      args.partial_md[2 * (part + i) + 1] = state_[i].d;
+      args.partial_md[2 * part] = state_[i].m;
+      args.partial_md[2 * part + 1] = state_[i].d;
     }
   }
 
+  void write_rows(const RunArgs& args, const typename V::Params& params, int first) {
+    for (int i = first; i < first + rows_.count; i++)
+      finalize<S, V>(args, params, state_[i], o_ + i * S::v_columns, rows_.token[i], rows_.site[i]);
+  }
+
   Rows<V, S::max_rows> rows_;
+  Places<S> places_[2];  // of the tile at hand and of the next
+  const Places<S>* at_;
   Keys<S, V> keys_;
   State state_[S::max_rows];
   alignas(64) Lane q_[S::max_rows * S::d_padded];

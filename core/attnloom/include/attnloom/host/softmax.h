@@ -22,38 +22,38 @@ inline void apply_mask_bits(const uint32_t* words, int64_t first_bit, float* s, 
 }
 
 // Turns the scaled products s[lo, hi) of row i into logits (or weights); keys of the tile that it does not see are hidden.
-template <class V, class Keys, class Rows>
-ATTNLOOM_FN void score_row(const RunArgs& args, const typename V::Params& params, const Item& item, const Keys& keys,
-                           const Rows& rows, int i, float* s, int lo, int hi) {
+template <class V, class Places, class Rows>
+ATTNLOOM_FN void score_row(const RunArgs& args, const typename V::Params& params, const Item& item,
+                           const Places& at, const Rows& rows, int i, float* s, int lo, int hi) {
   const LevelView& level = args.index.levels[item.level];
   const uint32_t* words = nullptr;
   int64_t first_bit = 0;
   if (level.mask_bits && level.mask_begin[item.level_row] >= 0) {
     words = level.mask_bits + level.mask_begin[item.level_row];
-    first_bit = int64_t{rows.place[i]} * item.row_kv_len + keys.begin;
+    first_bit = int64_t{rows.place[i]} * item.row_kv_len + at.begin;
   }
   int done = lo;
   for (int slot = 0; slot < Rows::slots; slot++) {
-    const Range seen = rows.clipped(slot, i, keys.begin, keys.begin + keys.count);
-    const int begin = seen.lo - keys.begin, end = seen.hi - keys.begin;
+    const Range seen = rows.clipped(slot, i, at.begin, at.begin + at.count);
+    const int begin = seen.lo - at.begin, end = seen.hi - at.begin;
     if (begin >= end) continue;
     fill(s, done, begin, kHidden<V>);
     done = end;
     if constexpr (V::has_logits_transform || V::has_logits_mask) {
       const Site row = rows.site[i];
-      const int first_index = item.kv_start + keys.begin;
+      const int first_index = item.kv_start + at.begin;
       ATTNLOOM_LOOP
       for (int j = begin; j < end; j++) {
         Site site = row;
         site.kv_index = first_index + j;
-        site.kv_pos = keys.pos[j];
+        site.kv_pos = at.pos[j];
         const float x = V::logits_transform(params, s[j], site);
         s[j] = V::logits_mask(params, site) ? x : kHidden<V>;
       }
     }
     if constexpr (V::has_kv_range)
       if (rows.by_position)
-        for (int j = begin; j < end; j++) s[j] = rows.visible[i].contains(keys.pos[j]) ? s[j] : kHidden<V>;
+        for (int j = begin; j < end; j++) s[j] = rows.visible[i].contains(at.pos[j]) ? s[j] : kHidden<V>;
     if (words) apply_mask_bits(words, first_bit, s, begin, end, kHidden<V>);
   }
   fill(s, done, hi, kHidden<V>);
