@@ -84,7 +84,7 @@ def _params(composition, spec: AttentionSpec) -> list[dict[str, Any]]:
         for param in member.variant.params:
             key = f"{member.alias}.{param.name}"
             static = isinstance(param, StaticParam)
-            value = member.statics[param.name] if static else _value(values, member.alias, param.name)
+            value = member.statics[param.name] if static else values.get(key)
             kind = "static" if static else "host" if getattr(param, "host_only", False) else "run time"
             if not static and "kv_range" in member.variant.functors and member.variant.is_planned(param):
                 kind = "plan"
@@ -94,16 +94,10 @@ def _params(composition, spec: AttentionSpec) -> list[dict[str, Any]]:
     return rows
 
 
-def _value(values, alias: str, name: str):
-    if f"{alias}.{name}" in values:
-        return values[f"{alias}.{name}"]
-    member = values.get(alias, {})
-    return member.get(name) if isinstance(member, dict) else getattr(member, name, None)
-
-
 def _plain(value):
     if hasattr(value, "shape"):
-        return {"shape": list(value.shape), "dtype": str(value.dtype).removeprefix("torch.")}
+        dtype = getattr(value, "owner", value).dtype
+        return {"shape": list(value.shape), "dtype": str(dtype).removeprefix("torch.")}
     return value
 
 

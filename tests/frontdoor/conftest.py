@@ -11,7 +11,7 @@ import torch
 from attnloom import reference
 from attnloom.dtypes import torch_dtype
 
-LAYOUTS = ("plain", "fused", "hnd", "layers", "padded", "separate")
+TILE = attnloom.Tile(16, 16)
 TOLERANCE = {"float32": 2e-5, "float16": 3e-3, "bfloat16": 2e-2}
 
 
@@ -27,7 +27,7 @@ class Bench:
             self._wrappers[key] = attnloom.AttentionWrapper(spec, **options)
         return self._wrappers[key]
 
-    def spec(self, variants=("causal",), *, heads=(4, 2), head_dim=40, tile=attnloom.Tile(16, 16), **fields):
+    def spec(self, variants=("causal",), *, heads=(4, 2), head_dim=40, tile=TILE, **fields):
         fields = {"dtype": "float32", **fields}
         return attnloom.AttentionSpec(
             variants, num_qo_heads=heads[0], num_kv_heads=heads[1], head_dim=head_dim, tile=tile, **fields

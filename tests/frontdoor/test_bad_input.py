@@ -89,7 +89,7 @@ def test_other_arguments_that_do_not_fit(planned, outputs, word):
 
 
 def test_page_ids_past_the_end_of_the_cache(bench, planned):
-    wrapper, data, q, k, v = planned
+    wrapper, _, q, k, v = planned
     expected = wrapper.run(q, (k, v))
     out = torch.full((4, 4, 40), 7.0)
     with pytest.raises(attnloom.IndexFormatError, match="page"):

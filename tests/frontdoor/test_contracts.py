@@ -102,7 +102,7 @@ def test_extreme_logits(bench, rng, logit):
     used = ~data.k.isnan()
     data.k[used] = 0
     data.k[..., 0][used[..., 0]] = logit
-    out, lse = bench.check(wrapper, index, data)
+    _, lse = bench.check(wrapper, index, data)
     assert torch.allclose(lse[1], torch.full((4,), logit))
     wide = bench.tensors(rng, spec, index, pages, magnitude=40)
     bench.check(wrapper, index, wide, scale=50)

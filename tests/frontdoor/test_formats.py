@@ -16,14 +16,15 @@ shared_prefixes = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 5), st.in
 
 
 def radix_index(rng, requests, page_size, roots=(4, 2, 0)):
-    """`requests` are (which prefix, query tokens, own keys); prefix `p` is `roots[p]` full pages, shared."""
+    """`requests` are (which prefix, query tokens, own keys); prefixes are `roots` full pages, and prefix 1 continues 0."""
     counts = [-(-own // page_size) for _, _, own in requests]
     pages = rng.permutation(sum(roots) + sum(counts)).tolist()
     prefixes = [[pages.pop() for _ in range(size)] for size in roots]
+    prefixes[1] = prefixes[0] + prefixes[1]
     tables = [
         prefixes[root] + [pages.pop() for _ in range(count)] for (root, *_), count in zip(requests, counts, strict=True)
     ]
-    kv_lens = [roots[root] * page_size + own for root, _, own in requests]
+    kv_lens = [len(prefixes[root]) * page_size + own for root, _, own in requests]
     index = attnloom.storage_format("radix_tree").build_index(
         [qo for _, qo, _ in requests], kv_lens, page_size, block_tables=tables
     )

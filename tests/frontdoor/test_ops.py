@@ -4,7 +4,6 @@ import attnloom
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 from attnloom.append import token_slots
 
 
@@ -14,7 +13,7 @@ def sdpa(q, k, v, causal=True):
     q, k, v = (tensor.double().transpose(1, 2) for tensor in (q, k, v))
     k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
     mask = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool).tril(k.shape[2] - q.shape[2]) if causal else None
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask).transpose(1, 2)
+    return torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask).transpose(1, 2)
 
 
 def random(*shape):

@@ -78,7 +78,7 @@ def test_sigmoid_has_no_softmax(bench, batch, page_size, causal):
     bench.check(bench.wrapper(spec, num_workers=3), index, bench.tensors(rng, spec, index, pages), scale=10)
 
 
-@pytest.mark.parametrize("head_dim, head_dim_v", [(40, 72), (80, 80), (96, 40), (192, 128)])
+@pytest.mark.parametrize("head_dim, head_dim_v", [(72, 40), (192, 112)])
 def test_odd_and_unequal_head_dims(bench, rng, head_dim, head_dim_v):
     spec = bench.spec(["causal"], head_dim=head_dim, head_dim_v=head_dim_v)
     index, pages = bench.paged(rng, [(5, 33), (1, 70), (20, 20)], 16)

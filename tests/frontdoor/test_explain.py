@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import attnloom
+import attrs
+import pytest
+from attnloom.builtin import CAUSAL
+
+
+def test_data_and_text(bench):
+    spec = bench.spec(["rope", "cap=soft_cap", "causal"], head_dim=64, tile="auto", params={"cap.cap": 30.0})
+    found = attnloom.explain(spec)
+    data = found.data
+    assert [member["alias"] for member in data["variants"]] == ["rope", "cap", "causal"]
+    assert [member["distribution"] for member in data["variants"]] == ["attnloom-rope", "attnloom-soft-cap", "attnloom"]
+    assert data["functors"]["logits_transform"] == ["cap"]
+    values = {row["name"]: row for row in data["params"]}
+    assert values["cap.cap"]["value"] == 30.0 and values["cap.cap"]["set"] == "run time"
+    assert values["rope.rotary_dim"]["set"] == "static"
+    assert data["tiles"]["short"]["t_q"] >= 2 and data["tiles"]["why"] and data["tile"]["distribution"] == "attnloom"
+    assert len(data["kernel"]["key"]) == 64 and "namespace attnloom::generated" in data["kernel"]["source"]
+    assert attnloom.explain(spec).data["kernel"]["cached"]
+    json.dumps(data)
+    text = str(found)
+    for word in ("attnloom-soft-cap", "cap = soft_cap", "cap.cap = 30.0", "cache key", "kernel.cpp"):
+        assert word in text
+
+
+def test_without_compiling(bench, monkeypatch):
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    data = attnloom.explain(bench.spec(["sinks"]), compile=False).data
+    assert "key" not in data["kernel"]
+    assert "sinks.sinks" in data["params"][0]["error"]
+    given = attnloom.explain(
+        bench.spec([attrs.evolve(CAUSAL, package="attnloom")], tile=attnloom.Tile(16, 16)), compile=False
+    )
+    assert given.data["tile"]["chosen_by"] == "the spec" and "given as an object" in str(given)
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_command(form):
+    command = [sys.executable, "-m", "attnloom", "explain", "--variants", "causal,soft-cap", "--head-dim", "64"]
+    command += ["--num-qo-heads", "8", "--num-kv-heads", "2", "--dtype", "float32", "--param", "soft_cap.cap=20"]
+    done = subprocess.run(
+        [*command, "--no-compile", *(["--json"] if form == "json" else [])], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    if form == "json":
+        assert json.loads(done.stdout)["params"][0] == {
+            **json.loads(done.stdout)["params"][0], "name": "soft_cap.cap", "value": 20
+        }  # fmt: skip
+    else:
+        assert "soft_cap.cap = 20" in done.stdout
+
+
+def test_command_refuses_what_the_library_refuses():
+    command = [sys.executable, "-m", "attnloom", "explain", "--variants", "soft_cpa", "--no-compile"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 1 and "soft_cap" in done.stderr and "Traceback" not in done.stderr
