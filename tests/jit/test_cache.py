@@ -226,6 +226,7 @@ def test_clearing_leaves_a_build_under_way_alone(cache_dir, compiler, unit, tmp_
     thread = threading.Thread(target=lambda: built.append(jit.build(unit())))
     thread.start()
     while not (tmp_path / "gate.reached").exists():
+        assert thread.is_alive()
         time.sleep(0.01)
     jit.clear()
     gate.touch()

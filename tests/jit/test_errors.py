@@ -143,6 +143,12 @@ def test_an_assert_comes_before_the_noise_around_it():
     assert diagnose(log, OWNERS).message == "Rope::kv_range must return Range or Ranges"
 
 
+def test_a_slip_in_the_generated_text_comes_before_the_asserts_it_causes():
+    log = "kernel.cpp:3:1: error: use of undeclared identifier 'Rope'\nRope x;\n^\n" + CLANG_STATIC_ASSERT
+    found = diagnose(log, OWNERS)
+    assert found.message == "error: use of undeclared identifier 'Rope'" and found.excerpt == "Rope x;\n^"
+
+
 def test_prefixes_are_folders_not_spellings():
     found = diagnose("/plugins/rope_more/x.h:3:1: error: no\n", OWNERS)
     assert found.owner is None

@@ -84,8 +84,8 @@ class Diagnostic:
 def diagnose(log: str, owners: Sequence[tuple[str, str]]) -> Diagnostic:
     """The message of `log` that an author should read first.
 
-    A machine's own trouble (disk, memory, OpenMP) comes first; then the first error if it is in a plugin's file or is a
-    static_assert; else the first static_assert, the first error in a plugin's file, the first error.
+    A machine's own trouble (disk, memory, OpenMP) comes first; then the first error if it is in a plugin's file, in the
+    generated text or is a static_assert; else the first static_assert, the first error in a plugin's file, the first.
     """
     lines = log.splitlines()
     errors = [(number, match) for number, line in enumerate(lines) if (match := _ERROR.match(line))]
@@ -120,8 +120,11 @@ def _choose(errors, owners):
     def is_assert(error) -> bool:
         return _STATIC_ASSERT.match(error[1]["message"]) is not None
 
+    def in_generated_text(error) -> bool:
+        return os.sep not in error[1]["file"]
+
     first = errors[0]
-    if in_plugin(first) or is_assert(first):
+    if in_plugin(first) or is_assert(first) or in_generated_text(first):
         return first
     for wanted in (is_assert, in_plugin):
         for error in errors:
@@ -193,15 +196,11 @@ def _trail(number: int, errors, lines):
 
 
 def _excerpt(lines: list[str], number: int) -> str:
-    quoted = []
-    for line in lines[number + 1 : number + 4]:
-        if re.match(r"^\s*\d* \|", line) or (
-            len(quoted) < 2 and (line.startswith(" ") or re.fullmatch(r"[ ~^]*", line))
-        ):
-            quoted.append(line.rstrip())
-        else:
-            break
-    return "\n".join(quoted[:2])
+    """The line of source and the carets that the compiler put under its message, or nothing."""
+    quoted = [line.rstrip() for line in lines[number + 1 : number + 3]]
+    numbered = all(re.match(r"\s*\d* \|", line) for line in quoted)  # GCC, Clang >= 16
+    underlined = len(quoted) == 2 and re.fullmatch(r"[ \t~^]*\^[ ~^]*", quoted[1])
+    return "\n".join(quoted) if quoted and (numbered or underlined) else ""
 
 
 def _quote(file: str, line: int, column: int) -> str:
