@@ -7,7 +7,7 @@ from ctypes import c_float, c_int32, c_int64, c_void_p
 
 from attnloom.index import MAX_LEVELS
 
-ARGS_ABI = 1
+ARGS_ABI = 2
 
 
 class LevelView(ctypes.Structure):
@@ -97,4 +97,7 @@ class RunArgs(ctypes.Structure):
         ("partial_o", c_void_p),
         ("partial_md", c_void_p),
         ("index", IndexView),
+        ("device_index", c_void_p),
+        ("device", c_int32),
+        ("spare_rows", c_int32),
     )

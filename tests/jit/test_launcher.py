@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from attnloom import jit  # noqa: E402
-from attnloom.abi import RunArgs  # noqa: E402
+from attnloom.abi import ARGS_ABI, RunArgs  # noqa: E402
 from attnloom.dtypes import CODES  # noqa: E402
 from attnloom.errors import CompileError, RunError  # noqa: E402
 from attnloom.jit.launcher import KernelHandle  # noqa: E402
@@ -41,7 +41,7 @@ def kernel(tmp_path_factory):
 
 def arguments(dtype="float32", kv_dtype=None, out_dtype=None, **fields):
     args = RunArgs()
-    args.abi = 1
+    args.abi = ARGS_ABI
     args.num_qo_heads, args.num_kv_heads, args.head_dim, args.head_dim_v = QO, KV, D, DV
     args.dtype, args.kv_dtype, args.out_dtype = CODES[dtype], CODES[kv_dtype or dtype], CODES[out_dtype or dtype]
     args.index.num_tokens, args.index.page_size = TOKENS, SLOTS

@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 import torch
 from attnloom import jit
-from attnloom.abi import RunArgs
+from attnloom.abi import ARGS_ABI, RunArgs
 from attnloom.dtypes import CODES, torch_dtype
 from attnloom.jit.host_kernel import KernelConfig, source
 from attnloom.tile import Tile
@@ -274,7 +274,7 @@ def prepare(library, batch, q, k, v, plan, *, sm_scale, params=None, k_scale=Non
     plan, part_rows = plan
     config = library.config
     args = RunArgs()
-    args.abi, args.num_threads = 1, threads
+    args.abi, args.num_threads = ARGS_ABI, threads
     args.num_qo_heads, args.num_kv_heads = q.shape[1], k.shape[2]
     args.head_dim, args.head_dim_v = config.head_dim, config.head_dim_v
     args.dtype, args.kv_dtype, args.out_dtype = CODES[config.dtype], CODES[config.kv_dtype], CODES[config.out_dtype]

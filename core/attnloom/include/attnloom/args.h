@@ -4,7 +4,7 @@
 
 namespace attnloom {
 
-constexpr int32_t kArgsAbi = 1;
+constexpr int32_t kArgsAbi = 2;
 constexpr int kMaxLevels = 4;
 
 enum DType : int32_t { kF32 = 0, kF16 = 1, kBF16 = 2, kE4M3 = 3, kE5M2 = 4 };
@@ -79,11 +79,16 @@ struct RunArgs {
   const float* v_scale;
   int32_t k_scale_stride;  // 0: one for all heads, 1: one a head
   int32_t v_scale_stride;
-  const void* params;  // the composed variant's Params
-  const void* plan;    // PlanHeader
+  const void* params;  // the composed variant's Params, on the host; a device kernel takes it by value
+  const void* plan;    // PlanHeader, where the kernel runs
   float* partial_o;    // [num_part_rows, head_dim_v]
   float* partial_md;   // [num_part_rows, 2]
-  IndexView index;
+  IndexView index;     // host addresses
+  // Device kernels. What differs from plan to plan they read through device_index and plan alone, whose addresses a
+  // captured graph may keep; of `index` they read nothing.
+  const IndexView* device_index;  // in device memory, device addresses; null: a host kernel
+  int32_t device;                 // index of the CUDA device; a host kernel ignores it
+  int32_t spare_rows;             // 1: q, out and lse may have more rows than tokens are planned
 };
 
 }  // namespace attnloom
@@ -93,3 +98,7 @@ struct RunArgs {
 //   int         attnloom_ranges(const attnloom::RunArgs*, int32_t level, int32_t row, int32_t q_begin, int32_t q_tokens,
 //                               int32_t* bounds);                            intervals (0..2) -> bounds[2 * n], of row ordinals
 //   const char* attnloom_info();                                             a line that names the build
+// A CUDA kernel's attnloom_run takes the stream (cudaStream_t) as a second argument and returns a cudaError_t; it exports
+// also:
+//   int         attnloom_grid(int device);        workers that the device holds at a time, or a negated cudaError_t
+//   const char* attnloom_error(int status);       the name and the text of what attnloom_run returned
