@@ -18,7 +18,7 @@ def _host(problem: TileProblem) -> TileChoice:
     why = [
         f"host: {t_kv} keys at a time, so that packed K and V of head_dim {widest} stay below half a MiB of cache",
         "short: 16 packed rows, a decode step of any usual group in one item",
-        f"tall: {rows} packed rows share each packing of K and V (twice as many gain 2 % and make causal tiles coarser)",
+        f"tall: {rows} packed rows share each packing of K and V (twice as many gain 2 %, in coarser causal tiles)",
     ]
     if rows > 64:
         why.append(f"a query token has {problem.group} packed rows, so that no tile of fewer holds one")
