@@ -148,9 +148,10 @@ def _compile(folder: Path, unit: CompileUnit, toolchain: Toolchain, key: str) ->
             sources=[name for name, _ in unit.sources],
             output=library,
             command=toolchain.command,
-            flags=(*toolchain.flags, *unit.flags, f"-ffile-prefix-map={work}={place}"),
+            flags=(*toolchain.flags, *unit.flags, *toolchain.path_flags(str(work), str(place))),
             include_dirs=unit.include_dirs,
             system_include_dirs=unit.system_include_dirs,
+            link_command=toolchain.link_command,
             link_flags=(*toolchain.link_flags, *unit.link_flags),
         )
         result = ninja.run(work)
@@ -160,7 +161,15 @@ def _compile(folder: Path, unit: CompileUnit, toolchain: Toolchain, key: str) ->
         seconds = time.perf_counter() - begin
         owners = tuple(dict.fromkeys(label for _, label in unit.owners if label != diagnostics.CORE))
         report = CompileReport(
-            unit.name, unit.kind, key, place / library, seconds, compiler, (*toolchain.flags, *unit.flags), owners
+            unit.name,
+            unit.kind,
+            key,
+            place / library,
+            seconds,
+            compiler,
+            (*toolchain.flags, *unit.flags),
+            owners,
+            tuple(toolchain.resources(result.log)),
         )
         _pack(work, unit, toolchain, report)
         cache.publish(folder, work / "entry", unit.name, key)
@@ -186,6 +195,7 @@ def _pack(work: Path, unit: CompileUnit, toolchain: Toolchain, report: CompileRe
         "flags": list(report.flags),
         "isa": toolchain.isa,
         "owners": list(report.owners),
+        "resources": list(report.resources),
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
     }
     (entry / cache.MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
@@ -208,7 +218,7 @@ def _fault_of_library(path: Path) -> str | None:
 
 
 def _failure(folder, unit, key, toolchain, log, work, fault) -> CompileError:
-    log = log.replace(f"{work}{os.sep}", "")
+    log = toolchain.messages(log.replace(f"{work}{os.sep}", ""))
     path = cache.keep_failure(folder, work, [name for name, _ in unit.sources], unit.name, key, log)
     found = diagnostics.Diagnostic(None, "", 0, 0, fault) if fault else diagnostics.diagnose(log, unit.owners)
     subject = found.owner or f"{unit.kind} {unit.name}"

@@ -46,6 +46,7 @@ class Entry:
         seconds: what compiling took.
         compiler, flags, isa: what built it.
         owners: labels of the plugins whose headers it includes.
+        resources: of each device kernel in it, as `jit.resources.read_resources` tells.
         created: when, ISO 8601, UTC.
         problem: why it cannot be used, or none.
     """
@@ -60,6 +61,7 @@ class Entry:
     flags: tuple[str, ...] = ()
     isa: str = ""
     owners: tuple[str, ...] = ()
+    resources: tuple[dict, ...] = ()
     created: str = ""
     problem: str | None = None
 
@@ -246,7 +248,12 @@ def _describe(path: Path) -> Entry:
         listed = {name: manifest[name] for name in ("name", "kind", "key", "seconds", "compiler", "isa", "created")}
         groups = {name: tuple(manifest[name]) for name in ("flags", "owners")}
         return Entry(
-            **listed, **groups, path=library, bytes=_size(path), problem=None if library.is_file() else "no library"
+            **listed,
+            **groups,
+            resources=tuple(manifest.get("resources", ())),
+            path=library,
+            bytes=_size(path),
+            problem=None if library.is_file() else "no library",
         )
     except (OSError, ValueError, KeyError, TypeError):
         return Entry(name=path.name, bytes=_size(path), problem="no readable manifest")

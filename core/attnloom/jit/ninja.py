@@ -23,10 +23,20 @@ class BuildResult:
 
 
 def write_graph(
-    folder: Path, *, sources, output: str, command, flags, include_dirs, system_include_dirs=(), link_flags=()
+    folder: Path,
+    *,
+    sources,
+    output: str,
+    command,
+    flags,
+    include_dirs,
+    system_include_dirs=(),
+    link_command=None,
+    link_flags=(),
 ) -> None:
     """Write `build.ninja` into `folder`: `sources` (names in it) are compiled one by one and linked to `output`."""
     compiler = [_shell(word) for word in command]
+    linker = [_shell(word) for word in link_command or command]
     includes = [_shell(f"-I{path}") for path in include_dirs]
     for path in system_include_dirs:
         includes += ["-isystem", _shell(path)]
@@ -37,7 +47,7 @@ def write_graph(
         f"  command = {' '.join(compile_words)} -c $in -o $out",
         "  description = compile $in",
         "rule link",
-        f"  command = {' '.join(compiler)} $in {' '.join(map(_shell, link_flags))} -o $out",
+        f"  command = {' '.join(linker)} $in {' '.join(map(_shell, link_flags))} -o $out",
         "  description = link $out",
         "",
     ]

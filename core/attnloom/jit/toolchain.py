@@ -83,6 +83,23 @@ class Toolchain:
         """
         return _probe(self.command)
 
+    @property
+    def link_command(self) -> tuple[str, ...]:
+        """The words that start the linker."""
+        return self.command
+
+    def path_flags(self, work: str, place: str) -> tuple[str, ...]:
+        """Let messages and debug information name `place` where the build happens in `work`."""
+        return (f"-ffile-prefix-map={work}={place}",)
+
+    def messages(self, log: str) -> str:
+        """`log` in the form that `diagnostics` reads."""
+        return log
+
+    def resources(self, log: str) -> list[dict]:
+        """What the compiler tells in `log` of each device kernel; none on the host."""
+        return []
+
     def require_loadable(self) -> None:
         """Raise `UnsupportedError` where this process cannot load what a debug toolchain builds."""
         if not self.debug or _has_symbol("__asan_init"):
@@ -153,16 +170,17 @@ def compiler_identity(command: tuple[str, ...], path: str | None) -> str:
         program = shutil.which(word, path=path)
         if program is None:
             continue
-        _hash_program(digest, program)
+        hash_program(digest, program)
         if os.path.basename(os.path.realpath(program)) in _LAUNCHERS:
             for folder in (path or "").split(os.pathsep):
                 behind = os.path.join(folder, os.path.basename(word))
                 if os.path.isfile(behind):
-                    _hash_program(digest, behind)
+                    hash_program(digest, behind)
     return digest.hexdigest()
 
 
-def _hash_program(digest, program: str, part: int = 1 << 20) -> None:
+def hash_program(digest, program: str, part: int = 1 << 20) -> None:
+    """Add a program's real path, its size, head and tail to `digest`."""
     with open(program, "rb") as file:
         size = file.seek(0, os.SEEK_END)
         digest.update(f"{os.path.realpath(program)} {size}".encode())

@@ -36,7 +36,7 @@ class CompileUnit:
 
     Attributes:
         name: of the library, for people; `[A-Za-z0-9_.-]+`.
-        sources: `{file name: text}`; the names end in `.cc` or `.cpp`.
+        sources: `{file name: text}`; the names end in `.cc`, `.cpp` or `.cu`.
         include_dirs: folders of headers, searched in order; the content of every header below them is part of the key.
         owners: `{path prefix: label}`; a compile error in a file below the prefix names the label.
         flags: further compiler flags; `link_flags` go to the linker.
@@ -67,8 +67,8 @@ class CompileUnit:
         if not names or len(set(names)) != len(names):
             raise CompileError(f"compile unit {self.name!r} needs sources of distinct names, got {names}")
         for name in names:
-            if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*\.(cc|cpp)", name):
-                raise CompileError(f"compile unit {self.name!r}: {name!r} is no plain file name ending in .cc or .cpp")
+            if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*\.(cc|cpp|cu)", name):
+                raise CompileError(f"compile unit {self.name!r}: {name!r} is no plain file name ending in .cc, .cpp or .cu")
 
 
 @frozen
@@ -101,6 +101,7 @@ class CompileReport:
         compiler: version line, such as `"gcc 12.2.0"`.
         flags: all flags.
         owners: labels of the plugins whose headers it was built with.
+        resources: registers, memory and spills of each device kernel in it, as `jit.resources.read_resources` tells.
     """
 
     name: str
@@ -111,6 +112,7 @@ class CompileReport:
     compiler: str
     flags: tuple[str, ...]
     owners: tuple[str, ...]
+    resources: tuple[dict, ...] = ()
 
 
 def unit_key(unit: CompileUnit, toolchain: Toolchain) -> str:
