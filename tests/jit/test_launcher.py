@@ -133,7 +133,7 @@ def test_too_few_pages(kernel):
 
 
 def test_arguments_of_another_abi(kernel):
-    with pytest.raises(RunError, match="ABI 99, but the launcher was built for 1"):
+    with pytest.raises(RunError, match=f"ABI 99, but the launcher was built for {ARGS_ABI}"):
         run(kernel, arguments(abi=99), tensors())
 
 

@@ -1,8 +1,8 @@
 """nvcc and its flags: found without starting a process, probed only when something is compiled.
 
-It is looked for in `CUDA_HOME`, on PATH, and among Python packages (`pip install "attnloom[cuda]"`), in this order. Host
-code and the link go through the C++ compiler of `host_toolchain`; the CUDA runtime is linked in, so that a built library
-needs the driver alone.
+It is looked for in `CUDA_HOME`, on PATH, and among Python packages (`pip install "attnloom[cuda]"`), in this order.
+Host code and the link go through the C++ compiler of `host_toolchain`; the CUDA runtime is linked in, so that a built
+library needs the driver alone.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ _COMMON = (
 _RELEASE = ("-O3",)
 _DEBUG = ("-O3", "-lineinfo", "-DATTNLOOM_DEBUG")
 _INSTALL = 'pip install "attnloom[cuda]", or install a CUDA toolkit of 12.4 or newer and set CUDA_HOME to its folder'
-_EDG_ERROR = re.compile(r"^(?P<file>[^\s(][^(\n]*)\((?P<line>\d+)\): (?P<kind>catastrophic error|error|warning)[^:]*: ", re.M)
+_EDG_ERROR = re.compile(
+    r"^(?P<file>[^\s(][^(\n]*)\((?P<line>\d+)\): (?P<kind>catastrophic error|error|warning)[^:]*: ", re.MULTILINE
+)
 
 
 @frozen(cache_hash=True)

@@ -68,7 +68,9 @@ class CompileUnit:
             raise CompileError(f"compile unit {self.name!r} needs sources of distinct names, got {names}")
         for name in names:
             if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*\.(cc|cpp|cu)", name):
-                raise CompileError(f"compile unit {self.name!r}: {name!r} is no plain file name ending in .cc, .cpp or .cu")
+                raise CompileError(
+                    f"compile unit {self.name!r}: {name!r} is no plain file name ending in .cc, .cpp or .cu"
+                )
 
 
 @frozen
