@@ -12,6 +12,7 @@ from attnloom import reference
 from attnloom.dtypes import torch_dtype
 
 TILE = attnloom.Tile(16, 16)
+SINKS = np.float32([3, -1, 2, 0])
 TOLERANCE = {"float32": 2e-5, "float16": 3e-3, "bfloat16": 2e-2}
 
 
@@ -32,6 +33,11 @@ class Bench:
         return attnloom.AttentionSpec(
             variants, num_qo_heads=heads[0], num_kv_heads=heads[1], head_dim=head_dim, tile=tile, **fields
         )
+
+    def windowed(self, left=300, right=-1):
+        """Rotation, a window and sinks in one kernel, which most tests share."""
+        params = {"sliding_window.left": left, "sliding_window.right": right, "sinks.sinks": SINKS}
+        return self.spec(["rope", "sliding_window", "sinks"], head_dim=64, params=params)
 
     def paged(self, rng, requests, page_size, *, index_dtype=np.int32, spare=3, **needs):
         """A `page_table` index over shuffled pages; the table's padding is an id that must never be used."""

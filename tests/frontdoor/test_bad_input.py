@@ -157,7 +157,8 @@ def test_names_and_parameters(bench):
         AttentionWrapper(bench.spec(tile="fastest"))
     with pytest.raises(attnloom.UnsupportedError, match="t_q 2.*4 query heads"):
         AttentionWrapper(bench.spec(heads=(4, 1), tile=attnloom.Tile(2, 16)))
-    wrapper = AttentionWrapper(bench.spec(["sinks"]))
+    spec = bench.windowed()
+    wrapper = AttentionWrapper(spec.evolve(params={"sliding_window.left": 3}))
     with pytest.raises(attnloom.ParamError, match=r"sinks\.sinks"):
         wrapper.plan(attnloom.storage_format("dense").build_index([1], [1], 1))
     wrong = {"sinks.sinks": torch.zeros(3)}
@@ -166,17 +167,21 @@ def test_names_and_parameters(bench):
 
 
 def test_parameters_frozen_by_the_plan(bench, rng):
-    spec = bench.spec(["sliding_window", "soft_cap"], params={"sliding_window.left": 4})
-    wrapper = AttentionWrapper(spec, num_threads=1)
+    wrapper = AttentionWrapper(bench.windowed(left=4), num_threads=1)
     index, pages = bench.paged(rng, REQUESTS, 16)
-    data = bench.tensors(rng, spec, index, pages)
+    data = bench.tensors(rng, wrapper.spec, index, pages)
     wrapper.plan(index)
     with pytest.raises(attnloom.RunError, match=r"sliding_window\.left was planned as 4, this run gives 5"):
         wrapper.run(data.q, data.kv, params={"sliding_window.left": 5})
-    wrapper.run(data.q, data.kv, params={"sliding_window.left": 4, "soft_cap.cap": 3.0})
-    with pytest.raises(attnloom.ParamError, match=r"soft_cap\.cap"):
-        wrapper.run(data.q, data.kv, params={"soft_cap.cpa": 3.0})
-    bench.check(wrapper, index, data, params={"sliding_window.left": 9})
+    wrapper.run(data.q, data.kv, params={"sliding_window.left": 4, "sinks.sinks": torch.zeros(4)})
+    with pytest.raises(attnloom.ParamError, match=r"sliding_window\.left"):
+        wrapper.run(data.q, data.kv, params={"sliding_window.lfet": 4})
+    bench.check(wrapper, index, data, params={"sliding_window.left": 9}, scale=2)
+
+
+def test_debug_needs_the_sanitizer_preloaded(bench):
+    with pytest.raises(attnloom.UnsupportedError, match="LD_PRELOAD"):
+        AttentionWrapper(bench.spec(debug=True))
 
 
 def test_run_parameters_hold_for_one_run(bench, rng):
@@ -193,7 +198,7 @@ def test_run_parameters_hold_for_one_run(bench, rng):
 
 
 def test_no_lse_without_softmax(bench, rng):
-    wrapper = AttentionWrapper(bench.spec(["sigmoid"]), num_threads=1)
+    wrapper = AttentionWrapper(bench.spec(["causal", "sigmoid"]), num_threads=1)
     index, pages = bench.paged(rng, REQUESTS, 16)
     data = bench.tensors(rng, wrapper.spec, index, pages)
     wrapper.plan(index)
@@ -241,7 +246,7 @@ def test_two_threads_at_a_time(planned):
 def test_workspace_is_exact_and_shared(bench, rng):
     workspace = Workspace()
     one = AttentionWrapper(bench.spec(), num_threads=1, num_workers=4, workspace=workspace)
-    two = AttentionWrapper(bench.spec(head_dim=64), num_threads=1, num_workers=4, workspace=workspace)
+    two = AttentionWrapper(bench.windowed(), num_threads=1, num_workers=4, workspace=workspace)
     index, pages = bench.paged(rng, [(1, 500)], 16)
     for wrapper in (one, two):
         bench.check(wrapper, index, bench.tensors(rng, wrapper.spec, index, pages))

@@ -39,10 +39,9 @@ def test_physical_page_order_changes_no_bit(bench, rng, page_size):
     assert torch.equal(out, again) and torch.equal(lse, again_lse)
 
 
-@pytest.mark.parametrize("variants", [["causal"], ["rope", "sliding_window", "sinks"]], ids="-".join)
-def test_a_split_changes_nothing_beyond_rounding(bench, rng, variants):
-    params = {"sliding_window.left": 300, "sinks.sinks": np.float32([3, -1, 2, 0])} if len(variants) > 1 else {}
-    spec = bench.spec(variants, head_dim=64, params=params)
+@pytest.mark.parametrize("kind", ["causal", "windowed"])
+def test_a_split_changes_nothing_beyond_rounding(bench, rng, kind):
+    spec = bench.spec() if kind == "causal" else bench.windowed()
     index, pages = bench.paged(rng, [(1, 700), (5, 30), (1, 0), (33, 200)], 16)
     data = bench.tensors(rng, spec, index, pages)
     parts = set()
@@ -63,15 +62,13 @@ def test_the_number_of_threads_changes_no_bit(bench, rng):
 
 
 def test_sinks_count_once_and_alone(bench, rng):
-    sinks = np.float32([3, -1, 2, 0])
-    spec = bench.spec(["rope", "sliding_window", "sinks"], head_dim=64,
-                      params={"sliding_window.left": -1, "sinks.sinks": sinks})  # fmt: skip
+    spec = bench.windowed(left=-1)
     wrapper = bench.wrapper(spec, num_workers=8)
     index, pages = bench.paged(rng, [(1, 900), (1, 0), (3, 1)], 16)
     data = bench.tensors(rng, spec, index, pages)
     out, lse = bench.check(wrapper, index, data, scale=2)
     assert wrapper.workspace_size() > 0
-    assert (out[1] == 0).all() and torch.allclose(lse[1], torch.from_numpy(sinks))
+    assert (out[1] == 0).all() and torch.allclose(lse[1], torch.tensor([3.0, -1.0, 2.0, 0.0]))
 
 
 def test_rows_that_see_nothing(bench, rng):

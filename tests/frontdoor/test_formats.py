@@ -16,7 +16,7 @@ shared_prefixes = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 5), st.in
 
 
 def radix_index(rng, requests, page_size, roots=(4, 2, 0)):
-    """`requests` are (which prefix, query tokens, own keys); prefixes are `roots` full pages, and prefix 1 continues 0."""
+    """`requests` are (which prefix, query tokens, own keys); prefixes are `roots` full pages, prefix 1 continues 0."""
     counts = [-(-own // page_size) for _, _, own in requests]
     pages = rng.permutation(sum(roots) + sum(counts)).tolist()
     prefixes = [[pages.pop() for _ in range(size)] for size in roots]
@@ -35,9 +35,7 @@ def radix_index(rng, requests, page_size, roots=(4, 2, 0)):
 @given(shared_prefixes, st.sampled_from([1, 3, 16]), st.sampled_from([1, 3, 8]))
 def test_shared_prefixes(bench, requests, page_size, workers):
     rng = np.random.default_rng(len(requests))
-    spec = bench.spec(["rope", "sliding_window", "sinks"], head_dim=64,
-                      params={"sliding_window.left": 30, "sinks.sinks": np.float32([3, -1, 2, 0])})  # fmt: skip
-    for made in (spec, bench.spec()):
+    for made in (bench.windowed(30), bench.spec()):
         wrapper = bench.wrapper(made, num_workers=workers)
         index, pages = radix_index(rng, requests, page_size)
         data = bench.tensors(rng, made, index, pages)
@@ -102,11 +100,7 @@ def test_speculation_trees(bench, requests, page_size):
         [len(parents) for parents, _ in requests], kv_lens, page_size,
         block_tables=tables, parents=[parents for parents, _ in requests],
     )  # fmt: skip
-    for spec in (
-        bench.spec(),
-        bench.spec(["rope", "sliding_window", "sinks"], head_dim=64,
-                   params={"sliding_window.left": 9, "sinks.sinks": np.float32([3, -1, 2, 0])}),
-    ):  # fmt: skip
+    for spec in (bench.spec(), bench.windowed(9)):
         wrapper = bench.wrapper(spec, num_workers=3)
         bench.check(wrapper, index, bench.tensors(rng, spec, index, max(sum(counts), 1)), scale=2)
 

@@ -62,18 +62,16 @@ def test_float8_cache_with_scales(bench, batch, kv_dtype, per_head, layout):
 @given(requests, st.sampled_from(PAGES), st.integers(0, 40), st.sampled_from([-1, 0, 3]))
 def test_rope_window_sinks(bench, batch, page_size, left, right):
     rng = np.random.default_rng(left)
-    variants = ["rope", "sliding_window", "sinks"]
-    params = {"sliding_window.left": left, "sliding_window.right": right, "sinks.sinks": np.float32([0.5, -1, 2, 0])}
-    spec = bench.spec(variants, head_dim=64, params=params)
+    spec = bench.windowed(left, right)
     index, pages = bench.paged(rng, batch, page_size)
     bench.check(bench.wrapper(spec, num_workers=3), index, bench.tensors(rng, spec, index, pages), scale=5)
 
 
 @quick
-@given(requests, st.sampled_from(PAGES), st.booleans())
-def test_sigmoid_has_no_softmax(bench, batch, page_size, causal):
+@given(requests, st.sampled_from(PAGES))
+def test_sigmoid_has_no_softmax(bench, batch, page_size):
     rng = np.random.default_rng(len(batch))
-    spec = bench.spec(["causal", "sigmoid"] if causal else ["sigmoid"])
+    spec = bench.spec(["causal", "sigmoid"])
     index, pages = bench.paged(rng, batch, page_size)
     bench.check(bench.wrapper(spec, num_workers=3), index, bench.tensors(rng, spec, index, pages), scale=10)
 
