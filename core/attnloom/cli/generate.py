@@ -159,12 +159,15 @@ def _run(
     from rich.console import Console
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+    console = Console(stderr=True)
     columns = SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("importing torch and transformers", total=None)
 
         def report(text: str, total: int | None = None) -> None:
             progress.reset(task, description=text, total=total)
+            if not console.is_terminal:
+                typer.echo(text, err=True)
 
         return _generate(
             prompts=prompts,

@@ -100,13 +100,13 @@ def render(result: dict[str, Any], *, width: int | None = None) -> None:
     console = Console(width=width, highlight=False)
     for number, request in enumerate(result["requests"], 1):
         console.print(Text(f"[{number}] {_first_line(request['prompt'])}", style="bold"))
-        console.print(Text(f"{request['text'].strip()}\n"))
+        console.print(Text(f"{request['text'].strip()}\n"), soft_wrap=True)
     console.print(_table(result))
     for line in _notes(result):
-        console.print(Text(line))
+        console.print(Text(line), soft_wrap=True)
     if "check" in result:
         for line in _check_lines(result["check"]):
-            console.print(Text(line, style="green" if result["check"]["passed"] else "bold red"))
+            console.print(Text(line, style="green" if result["check"]["passed"] else "bold red"), soft_wrap=True)
 
 
 def _first_line(prompt: str, limit: int = 90) -> str:

@@ -11,7 +11,7 @@ from attrs import define, frozen
 from attnloom.integrations.eager import EagerGeneration, left_padded
 from attnloom.integrations.generation import implementation
 
-ULPS = 8
+ULPS = 4
 """How many units in the last place of the best logit two tokens may lie apart and still be swapped, below float32."""
 
 
