@@ -74,7 +74,7 @@ def run(*command, **kwargs):
 def environment(tmp_path_factory):
     """The Python of a new environment that sees this one's packages."""
     folder = tmp_path_factory.mktemp("an environment")
-    run(sys.executable, "-m", "venv", folder)
+    run(sys.executable, "-m", "venv", "--without-pip", folder)
     python = folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
     site = run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip()
     # site.addsitedir, unlike a plain path, follows the .pth files of editable installs too.
