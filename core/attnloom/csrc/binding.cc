@@ -1,85 +1,29 @@
-// The launcher between Python tensors and compiled kernels. It uses only the C ABI of tvm-ffi, so it compiles in under
-// a second, once for all kernels. It checks every tensor against the run's arguments before anything is written.
+// The launcher between Python tensors and compiled kernels. It is compiled once for all
+// kernels, and checks every tensor against the run's arguments before anything is written.
 #include <dlfcn.h>
 
-#include <cstdarg>
 #include <cstdint>
-#include <cstdio>
-#include <exception>
 #include <map>
 #include <mutex>
 #include <string>
 #include <utility>
 
 #include <attnloom/args.h>
-#include <dlpack/dlpack.h>
-#include <tvm/ffi/c_api.h>
+
+#include "cuda_driver.h"
+#include "ffi.h"
 
 namespace {
 
 using attnloom::RunArgs;
+using namespace attnloom::ffi;
 
 struct Kernel {
   void* library;
-  int (*run)(const RunArgs*);
+  int (*run)(const RunArgs*);                         // a host kernel's, or
+  int (*run_on_device)(const RunArgs*, void* stream);  // a CUDA kernel's
+  const char* (*error)(int);
 };
-
-// An error of the caller: its kind is the name of a Python exception.
-struct Failure : std::exception {
-  const char* kind;
-  std::string text;
-  Failure(const char* kind, std::string text) : kind(kind), text(std::move(text)) {}
-};
-
-[[noreturn, gnu::format(printf, 2, 3)]] void fail(const char* kind, const char* format, ...) {
-  char text[1024];
-  va_list rest;
-  va_start(rest, format);
-  vsnprintf(text, sizeof text, format, rest);
-  va_end(rest);
-  throw Failure(kind, text);
-}
-
-template <class Body>
-int guarded(Body&& body) noexcept {
-  try {
-    body();
-    return 0;
-  } catch (const Failure& failure) {
-    TVMFFIErrorSetRaisedFromCStr(failure.kind, failure.text.c_str());
-  } catch (const std::exception& error) {
-    TVMFFIErrorSetRaisedFromCStr("RuntimeError", error.what());
-  }
-  return -1;
-}
-
-void want_arguments(int32_t given, int32_t wanted) {
-  if (given != wanted) fail("TypeError", "expected %d arguments, got %d", wanted, given);
-}
-
-int64_t integer(const TVMFFIAny& value, const char* name) {
-  if (value.type_index != kTVMFFIInt) fail("TypeError", "%s must be an integer", name);
-  return value.v_int64;
-}
-
-std::string text(const TVMFFIAny& value, const char* name) {
-  if (value.type_index == kTVMFFIRawStr) return value.v_c_str;
-  if (value.type_index == kTVMFFISmallStr) {
-    const TVMFFIByteArray bytes = TVMFFISmallBytesGetContentByteArray(&value);
-    return std::string(bytes.data, bytes.size);
-  }
-  if (value.type_index == kTVMFFIStr) {
-    const TVMFFIByteArray* bytes = TVMFFIBytesGetByteArrayPtr(value.v_obj);
-    return std::string(bytes->data, bytes->size);
-  }
-  fail("TypeError", "%s must be a string", name);
-}
-
-const DLTensor* tensor(const TVMFFIAny& value, const char* name) {
-  if (value.type_index == kTVMFFIDLTensorPtr) return static_cast<const DLTensor*>(value.v_ptr);
-  if (value.type_index == kTVMFFITensor) return TVMFFITensorGetDLTensorPtr(value.v_obj);
-  fail("TypeError", "%s must be a tensor", name);
-}
 
 // ---------------------------------------------------------------------------------------------------- what is checked
 
@@ -121,11 +65,27 @@ std::string shape_text(const int64_t* values, int count) {
   return text + "]";
 }
 
-void check_kind(const char* name, const DLTensor& given, int ndim, int32_t dtype, const char* axes) {
-  if (given.device.device_type != kDLCPU && given.device.device_type != kDLCUDAHost) {
-    fail("ValueError", "%s is on a device of DLPack type %d, but the kernel runs on the host: move it with .cpu()", name,
-         static_cast<int>(given.device.device_type));
+std::string device_name(DLDevice device) {
+  if (device.device_type == kDLCPU || device.device_type == kDLCUDAHost) return "the host";
+  if (device.device_type == kDLCUDA) return "cuda:" + std::to_string(device.device_id);
+  return "a device of DLPack type " + std::to_string(static_cast<int>(device.device_type));
+}
+
+constexpr int kHost = -1;
+
+// `device`: the CUDA device that the kernel runs on, or kHost.
+void check_device(const char* name, const DLTensor& given, int device) {
+  if (device != kHost) {
+    if (given.device.device_type == kDLCUDA && given.device.device_id == device) return;
+    fail("ValueError", "%s is on %s, but the kernel runs on cuda:%d: move it with .to('cuda:%d')", name,
+         device_name(given.device).c_str(), device, device);
   }
+  if (given.device.device_type == kDLCPU || given.device.device_type == kDLCUDAHost) return;
+  fail("ValueError", "%s is on %s, but the kernel runs on the host: move it with .cpu()", name,
+       device_name(given.device).c_str());
+}
+
+void check_kind(const char* name, const DLTensor& given, int ndim, int32_t dtype, const char* axes) {
   if (given.ndim != ndim) {
     fail("ValueError", "%s has shape %s, but %d dimensions %s are expected", name,
          shape_text(given.shape, given.ndim).c_str(), ndim, axes);
@@ -180,11 +140,17 @@ void check_no_overlap(const char* name, const DLTensor& given) {
   }
 }
 
+// Rows may be left over where buffers are as large as the largest batch.
+void check_tokens(const char* name, const DLTensor& given, const RunArgs& args) {
+  if (args.spare_rows != 0 && given.shape[0] > args.index.num_tokens) return;
+  check_extent(name, given, 0, "tokens", args.index.num_tokens);
+}
+
 void* data(const DLTensor& given) { return static_cast<char*>(given.data) + given.byte_offset; }
 
 void check_ragged(const char* name, const DLTensor& given, const RunArgs& args, int32_t dtype, int32_t head_dim) {
   check_kind(name, given, 3, dtype, "[tokens, heads, head_dim]");
-  check_extent(name, given, 0, "tokens", args.index.num_tokens);
+  check_tokens(name, given, args);
   check_extent(name, given, 1, "query heads", args.num_qo_heads);
   check_extent(name, given, 2, "elements a head", head_dim);
   check_last_stride(name, given);
@@ -208,10 +174,16 @@ attnloom::CacheView cache_view(const DLTensor& given) {
   return {data(given), stride(given, 0), stride(given, 1), stride(given, 2)};
 }
 
-void fill(RunArgs& args, const DLTensor& q, const DLTensor& k, const DLTensor& v, const DLTensor& out, const DLTensor* lse) {
+void fill(RunArgs& args, int device, const DLTensor& q, const DLTensor& k, const DLTensor& v, const DLTensor& out,
+          const DLTensor* lse) {
   if (args.abi != attnloom::kArgsAbi) {
     fail("ValueError", "the arguments have ABI %d, but the launcher was built for %d", args.abi, attnloom::kArgsAbi);
   }
+  check_device("q", q, device);
+  check_device("k", k, device);
+  check_device("v", v, device);
+  check_device("out", out, device);
+  if (lse != nullptr) check_device("lse", *lse, device);
   check_ragged("q", q, args, args.dtype, args.head_dim);
   check_cache("k", k, args, args.head_dim);
   check_cache("v", v, args, args.head_dim_v);
@@ -223,7 +195,7 @@ void fill(RunArgs& args, const DLTensor& q, const DLTensor& k, const DLTensor& v
   check_no_overlap("out", out);
   if (lse != nullptr) {
     check_kind("lse", *lse, 2, attnloom::kF32, "[tokens, heads]");
-    check_extent("lse", *lse, 0, "tokens", args.index.num_tokens);
+    check_tokens("lse", *lse, args);
     check_extent("lse", *lse, 1, "query heads", args.num_qo_heads);
     check_last_stride("lse", *lse);
     check_no_overlap("lse", *lse);
@@ -244,20 +216,26 @@ Kernel* open_kernel(const std::string& path) {
   if (const auto found = opened.find(path); found != opened.end()) return found->second;
   void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) fail("RuntimeError", "cannot load the kernel: %s", dlerror());
-  const auto run = reinterpret_cast<int (*)(const RunArgs*)>(dlsym(library, "attnloom_run"));
+  void* run = dlsym(library, "attnloom_run");
   if (run == nullptr) fail("RuntimeError", "%s exports no attnloom_run", path.c_str());
-  return opened[path] = new Kernel{library, run};
+  auto* kernel = new Kernel{library, nullptr, nullptr, nullptr};
+  if (dlsym(library, "attnloom_grid") == nullptr) {
+    kernel->run = reinterpret_cast<int (*)(const RunArgs*)>(run);
+  } else {
+    kernel->run_on_device = reinterpret_cast<int (*)(const RunArgs*, void*)>(run);
+    kernel->error = reinterpret_cast<const char* (*)(int)>(dlsym(library, "attnloom_error"));
+  }
+  return opened[path] = kernel;
 }
 
-void return_integer(TVMFFIAny* result, int64_t value) {
-  result->type_index = kTVMFFIInt;
-  result->zero_padding = 0;
-  result->v_int64 = value;
+// CUDA's name and text of an error, as the kernel's own runtime knows it.
+[[noreturn]] void fail_on_device(const Kernel& kernel, int device, int status) {
+  const char* told = kernel.error == nullptr ? nullptr : kernel.error(status);
+  fail("RuntimeError", "the kernel failed on cuda:%d: %s", device,
+       told == nullptr ? ("CUDA error " + std::to_string(status)).c_str() : told);
 }
 
 }  // namespace
-
-#define ATTNLOOM_EXPORT extern "C" __attribute__((visibility("default"))) int
 
 // open_kernel(path: str) -> handle: int
 ATTNLOOM_EXPORT __tvm_ffi_open_kernel(void*, const TVMFFIAny* args, int32_t num_args, TVMFFIAny* result) {
@@ -276,19 +254,39 @@ ATTNLOOM_EXPORT __tvm_ffi_kernel_symbol(void*, const TVMFFIAny* args, int32_t nu
   });
 }
 
-// run(handle: int, run_args: int, q, k, v, out, lse | None)
+// device_workers(handle: int, device: int) -> workers that the device holds at a time
+ATTNLOOM_EXPORT __tvm_ffi_device_workers(void*, const TVMFFIAny* args, int32_t num_args, TVMFFIAny* result) {
+  return guarded([&] {
+    want_arguments(num_args, 2);
+    const auto& kernel = *reinterpret_cast<const Kernel*>(integer(args[0], "handle"));
+    const int device = static_cast<int>(integer(args[1], "device"));
+    const auto grid = reinterpret_cast<int (*)(int)>(dlsym(kernel.library, "attnloom_grid"));
+    if (grid == nullptr) fail("ValueError", "a host kernel has no grid");
+    const attnloom::cuda::DeviceGuard guard(device);
+    const int workers = grid(device);
+    if (workers <= 0) fail_on_device(kernel, device, -workers);
+    return_integer(result, workers);
+  });
+}
+
+// run(handle: int, run_args: int, q, k, v, out, lse | None[, stream: int])   the stream for a CUDA kernel only
 ATTNLOOM_EXPORT __tvm_ffi_run(void*, const TVMFFIAny* args, int32_t num_args, TVMFFIAny* result) {
   return guarded([&] {
-    want_arguments(num_args, 7);
-    const auto* kernel = reinterpret_cast<const Kernel*>(integer(args[0], "handle"));
+    if (num_args < 7) want_arguments(num_args, 7);
+    const auto& kernel = *reinterpret_cast<const Kernel*>(integer(args[0], "handle"));
+    const bool on_device = kernel.run_on_device != nullptr;
+    want_arguments(num_args, on_device ? 8 : 7);
     auto* run_args = reinterpret_cast<RunArgs*>(integer(args[1], "run_args"));
     const DLTensor* lse = args[6].type_index == kTVMFFINone ? nullptr : tensor(args[6], "lse");
-    fill(*run_args, *tensor(args[2], "q"), *tensor(args[3], "k"), *tensor(args[4], "v"), *tensor(args[5], "out"), lse);
-    if (const int status = kernel->run(run_args); status != 0) {
+    fill(*run_args, on_device ? run_args->device : kHost, *tensor(args[2], "q"), *tensor(args[3], "k"),
+         *tensor(args[4], "v"), *tensor(args[5], "out"), lse);
+    if (on_device) {
+      const attnloom::cuda::DeviceGuard guard(run_args->device);
+      const int status = kernel.run_on_device(run_args, reinterpret_cast<void*>(integer(args[7], "stream")));
+      if (status != 0) fail_on_device(kernel, run_args->device, status);
+    } else if (const int status = kernel.run(run_args); status != 0) {
       fail("RuntimeError", "the kernel failed with status %d", status);
     }
-    result->type_index = kTVMFFINone;
-    result->zero_padding = 0;
-    result->v_int64 = 0;
+    return_nothing(result);
   });
 }

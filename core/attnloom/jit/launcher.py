@@ -52,11 +52,11 @@ def binding_unit() -> CompileUnit:
     return CompileUnit(
         name="binding",
         kind="binding",
-        sources={"binding.cc": (_PACKAGE / "csrc" / "binding.cc").read_text(encoding="utf-8")},
-        include_dirs=[CORE_INCLUDE],
+        sources={path.name: path.read_text(encoding="utf-8") for path in sorted((_PACKAGE / "csrc").glob("*.cc"))},
+        include_dirs=[CORE_INCLUDE, scheduler_folder() / "include", _PACKAGE / "csrc"],
         system_include_dirs=folders,
         salt=" ".join(hashlib.sha256(header.read_bytes()).hexdigest() for header in headers),
-        link_flags=[f"-L{library}", f"-Wl,-rpath,{library}", "-ltvm_ffi"],
+        link_flags=[f"-L{library}", f"-Wl,-rpath,{library}", "-ltvm_ffi", "-ldl"],
     )
 
 
