@@ -10,7 +10,8 @@ ATTNLOOM_FN float head_scale(const float* scale, int stride, int head) { return 
 
 // Joins row_init, normalises, applies the scale of V and output_transform, and writes the row of O and its LSE.
 template <class S, class V>
-void finalize(const RunArgs& args, const typename V::Params& params, State state, const float* o, int token, const Site& site) {
+void finalize(const RunArgs& args, const typename V::Params& params, State state, const float* o, int token,
+              const Site& site) {
   float factor = 1.0f;
   if constexpr (V::use_softmax) {
     if constexpr (V::has_row_init) {
@@ -29,7 +30,8 @@ void finalize(const RunArgs& args, const typename V::Params& params, State state
     Row<HostMap<S::head_dim_v>> view{row};
     V::output_transform(params, view, site);
   }
-  auto* out = static_cast<Stored<S::out>*>(args.out.data) + token * args.out.stride_token + site.qo_head * args.out.stride_head;
+  auto* out = static_cast<Stored<S::out>*>(args.out.data) + token * args.out.stride_token +
+              site.qo_head * args.out.stride_head;
   store_row<S::out, S::head_dim_v>(row, out);
   if constexpr (V::use_softmax)
     if (args.lse) args.lse[token * args.lse_stride_token + site.qo_head] = log_sum_exp(state);

@@ -21,7 +21,8 @@ class Worker {
         load_queries(args, params);
         attend(args, params, item, item.head0 + h);
         for (int i = 0; i < rows_.heads; i++) {
-          if (item.part_row >= 0) write_partials(args, i * padded, int64_t{item.part_row} + int64_t{h + i} * total + first);
+          const int64_t part = int64_t{item.part_row} + int64_t{h + i} * total + first;
+          if (item.part_row >= 0) write_partials(args, i * padded, part);
           else write_rows(args, params, i * padded);
         }
       }
@@ -37,9 +38,8 @@ class Worker {
     for (int i = 0; i < rows_.heads * rows_.stride; i++) {
       alignas(64) float row[S::d_floats] = {};
       if (i % rows_.stride < rows_.count) {
-        load_row<S::q, S::head_dim>(static_cast<const Stored<S::q>*>(args.q.data) + rows_.token[i] * args.q.stride_token +
-                                        rows_.site[i].qo_head * args.q.stride_head,
-                                    row);
+        const int64_t at = rows_.token[i] * args.q.stride_token + rows_.site[i].qo_head * args.q.stride_head;
+        load_row<S::q, S::head_dim>(static_cast<const Stored<S::q>*>(args.q.data) + at, row);
         if constexpr (V::has_query_transform) {
           Row<HostMap<S::head_dim>> view{row};
           V::query_transform(params, view, rows_.site[i]);
@@ -88,7 +88,9 @@ class Worker {
     }
   }
 
-  void attend_tile(const RunArgs& args, const typename V::Params& params, const Item& item, int head, const Places<S>& ahead) {
+  // The tile at hand; `ahead` is the one after it.
+  void attend_tile(const RunArgs& args, const typename V::Params& params, const Item& item, int head,
+                   const Places<S>& ahead) {
     const float k_scale = head_scale(args.k_scale, args.k_scale_stride, head);
     const float v_scale = head_scale(args.v_scale, args.v_scale_stride, head);
     const float scale = V::has_key_transform ? args.sm_scale : args.sm_scale * k_scale;
@@ -98,19 +100,21 @@ class Worker {
     keys_.pack({params, site, item.kv_start, k_scale, v_scale}, *at_, ahead);
     const int first = at_->head * rows_.stride;
     if (rows_.count == 1) return attend_rows<1>(args, params, item, first, first + 1, scale);
-    for (int i = 0; i < rows_.count; i += R) attend_rows<R>(args, params, item, first + i, first + rows_.count, scale);
+    const int stop = first + rows_.count;
+    for (int i = first; i < stop; i += R) attend_rows<R>(args, params, item, i, stop, scale);
   }
 
   // Rows [first, first + N) against the packed tile; those from `stop` on do not exist.
   template <int N>
-  void attend_rows(const RunArgs& args, const typename V::Params& params, const Item& item, int first, int stop, float scale) {
+  void attend_rows(const RunArgs& args, const typename V::Params& params, const Item& item, int first, int stop,
+                   float scale) {
     const Range seen = rows_.hull(first, min(N, stop - first), at_->begin, at_->begin + at_->count);
     if (seen.lo >= seen.hi) return;
     const int lo = (seen.lo - at_->begin) / kLanes * kLanes, hi = round_up(seen.hi - at_->begin, kLanes);
 
     for (int p = lo / S::panel; p * S::panel < hi; p++)
-      multiply<Arith, N, kTileVectors, Into::scaled>(S::d_lanes, q_ + first * S::d_padded, S::d_padded, keys_.panel(p), S::panel,
-                                                     s_ + p * S::panel, S::max_keys, &scale);
+      multiply<Arith, N, kTileVectors, Into::scaled>(S::d_lanes, q_ + first * S::d_padded, S::d_padded, keys_.panel(p),
+                                                     S::panel, s_ + p * S::panel, S::max_keys, &scale);
     float alpha[N];
     for (int r = 0; r < N; r++) {
       const bool exists = first + r < stop;
@@ -122,8 +126,8 @@ class Worker {
   }
 
   // Weights of row i over keys [lo, hi) of the tile; returns what its O~ must be multiplied by.
-  ATTNLOOM_FN float weigh(const RunArgs& args, const typename V::Params& params, const Item& item, int i, bool exists, float* s,
-                          int lo, int hi, Lane* weights) {
+  ATTNLOOM_FN float weigh(const RunArgs& args, const typename V::Params& params, const Item& item, int i, bool exists,
+                          float* s, int lo, int hi, Lane* weights) {
     if (exists) score_row<V>(args, params, item, *at_, rows_, i, s, lo, hi);
     else fill(s, lo, hi, kHidden<V>);
     if constexpr (V::use_softmax) return softmax_step(s, lo, hi, state_[i], weights);
@@ -228,10 +232,12 @@ int run(const RunArgs& args) {
 #define ATTNLOOM_EXPORT extern "C" __attribute__((visibility("default")))
 
 // Defines what every kernel library exports. INFO: a line that names the build.
-#define ATTNLOOM_HOST_KERNEL(CONFIG, VARIANT, INFO)                                                                  \
-  ATTNLOOM_EXPORT int attnloom_run(const attnloom::RunArgs* args) { return attnloom::host::run<CONFIG, VARIANT>(*args); } \
-  ATTNLOOM_EXPORT int attnloom_ranges(const attnloom::RunArgs* args, int32_t level, int32_t row, int32_t q_begin,      \
-                                      int32_t q_tokens, int32_t* bounds) {                                             \
-    return attnloom::host::ranges<VARIANT>(*args, level, row, q_begin, q_tokens, bounds);                              \
-  }                                                                                                                    \
+#define ATTNLOOM_HOST_KERNEL(CONFIG, VARIANT, INFO)                                                           \
+  ATTNLOOM_EXPORT int attnloom_run(const attnloom::RunArgs* args) {                                           \
+    return attnloom::host::run<CONFIG, VARIANT>(*args);                                                       \
+  }                                                                                                           \
+  ATTNLOOM_EXPORT int attnloom_ranges(const attnloom::RunArgs* args, int32_t level, int32_t row,              \
+                                      int32_t q_begin, int32_t q_tokens, int32_t* bounds) {                   \
+    return attnloom::host::ranges<VARIANT>(*args, level, row, q_begin, q_tokens, bounds);                     \
+  }                                                                                                           \
   ATTNLOOM_EXPORT const char* attnloom_info() { return INFO; }

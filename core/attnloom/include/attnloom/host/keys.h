@@ -67,8 +67,8 @@ struct Keys {
       UVec square[kLanes];
       ATTNLOOM_UNROLL
       for (int i = 0; i < kLanes; i++) {
-        const auto* row = keys_direct ? reinterpret_cast<const char*>(at.key[j + i]) : reinterpret_cast<const char*>(staged[i]);
-        square[i] = *reinterpret_cast<const UVecAt*>(row + d * sizeof(Lane));
+        const void* row = keys_direct ? static_cast<const void*>(at.key[j + i]) : staged[i];
+        square[i] = *reinterpret_cast<const UVecAt*>(static_cast<const char*>(row) + d * sizeof(Lane));
       }
       transpose(square);
       ATTNLOOM_UNROLL

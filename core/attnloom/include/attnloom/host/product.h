@@ -64,8 +64,8 @@ enum class Into { scaled, sum };
 // C[R][W * kLanes] = factor[0] * A B (scaled) or factor[r] * C + A B (sum), over `n` lanes of the contracted dimension:
 // A is [R][n] with rows lda lanes apart, B [n][W * kLanes] with rows ldb lanes apart.
 template <class A, int R, int W, Into mode>
-ATTNLOOM_FN void multiply(int n, const typename A::Lane* a, int lda, const typename A::Lane* b, int ldb, float* c, int ldc,
-                          const float* factor) {
+ATTNLOOM_FN void multiply(int n, const typename A::Lane* a, int lda, const typename A::Lane* b, int ldb, float* c,
+                          int ldc, const float* factor) {
   Vec sum[R][W];
   ATTNLOOM_UNROLL
   for (int r = 0; r < R; r++)

@@ -4,7 +4,7 @@
 
 namespace attnloom::host {
 
-// At most two intervals of key ordinals; more are bridged at the smallest cost known without looking ahead: the last gap.
+// At most two intervals of key ordinals. A third is joined to the nearer one, the gap between them included.
 struct Union {
   int count = 0;
   Range part[2];
@@ -56,7 +56,9 @@ int ranges(const RunArgs& args, int level_index, int row, int q_begin, int q_tok
     all.add({0, kv_len});
   } else {
     const auto visible = [&](int t, int head) { return V::kv_range(params, query_site(args, token(t), head, group)); };
-    const auto ordinals = [&](Range r) { return Range{clamp_to(r.lo - kv_start, 0, kv_len), clamp_to(r.hi - kv_start, 0, kv_len)}; };
+    const auto ordinals = [&](Range r) {
+      return Range{clamp_to(r.lo - kv_start, 0, kv_len), clamp_to(r.hi - kv_start, 0, kv_len)};
+    };
     const int heads = V::range_head_uniform ? 1 : args.num_qo_heads;
     const int32_t* request = args.index.token_request;
     const bool in_order = V::range_monotone && !args.index.q_pos && token(q_tokens - 1) - token(0) == q_tokens - 1 &&

@@ -47,8 +47,8 @@ struct Rows {
   typename V::Visible visible[N];
 
   // Packed rows [first, first + rows) of the item under kv heads [head, head + head_count).
-  void describe(const RunArgs& args, const typename V::Params& params, const Item& item, int first, int rows, int padded,
-                int head, int head_count) {
+  void describe(const RunArgs& args, const typename V::Params& params, const Item& item, int first, int rows,
+                int padded, int head, int head_count) {
     const LevelView& level = args.index.levels[item.level];
     const int group = args.num_qo_heads / args.num_kv_heads;
     count = rows;
@@ -68,7 +68,9 @@ struct Rows {
   }
 
   // [lo, hi) of slot s of row i within [begin, end).
-  ATTNLOOM_FN Range clipped(int s, int i, int begin, int end) const { return {max(lo[s][i], begin), min(hi[s][i], end)}; }
+  ATTNLOOM_FN Range clipped(int s, int i, int begin, int end) const {
+    return {max(lo[s][i], begin), min(hi[s][i], end)};
+  }
 
   // The keys of slot s within [begin, end) that rows [first, first + n) see, from the first to the last.
   ATTNLOOM_FN Range hull(int s, int first, int n, int begin, int end) const {

@@ -21,7 +21,7 @@ inline void apply_mask_bits(const uint32_t* words, int64_t first_bit, float* s, 
   }
 }
 
-// Turns the scaled products s[lo, hi) of row i into logits (or weights); keys of the tile that it does not see are hidden.
+// Turns the scaled products s[lo, hi) of row i into logits (or weights) and hides the keys that it does not see.
 template <class V, class Places, class Rows>
 ATTNLOOM_FN void score_row(const RunArgs& args, const typename V::Params& params, const Item& item,
                            const Places& at, const Rows& rows, int i, float* s, int lo, int hi) {
