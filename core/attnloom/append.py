@@ -33,6 +33,8 @@ def append_kv(k, v, kv_cache, where, *, kv_layout: str = "NHD", k_scale=None, v_
         if where.page_size != page_size:
             raise RunError(f"the index has pages of {where.page_size} slots, the cache of {page_size}")
         where = token_slots(where)
+    if k_scale is None and v_scale is None and _copy_rows(k, v, k_cache, v_cache, where):
+        return
     slots = torch.as_tensor(where if len(where) else np.zeros(0, np.int64), device=k_cache.device)
     _check_rows("k", k, k_cache, slots)
     _check_rows("v", v, v_cache, slots)
@@ -51,6 +53,30 @@ def append_kv(k, v, kv_cache, where, *, kv_layout: str = "NHD", k_scale=None, v_
     pages, offsets = slots // page_size, slots % page_size
     _scatter(k_cache, pages, offsets, k, k_scale)
     _scatter(v_cache, pages, offsets, v, v_scale)
+
+
+def _copy_rows(k, v, k_cache, v_cache, slots) -> bool:
+    """Write rows that need neither a check that fails nor a conversion; false, and nothing written, for any other."""
+    if type(slots) is not np.ndarray:
+        slots = slots.numpy() if isinstance(slots, torch.Tensor) and slots.is_cpu else None
+    if slots is None or slots.dtype != np.int64 or slots.ndim != 1 or not slots.size:
+        return False
+    flat_k, flat_v = _flat(k, k_cache, slots.size), _flat(v, v_cache, slots.size)
+    if flat_k is None or flat_v is None or slots.view(np.uint64).max() >= min(flat_k.shape[0], flat_v.shape[0]):
+        return False
+    places = torch.from_numpy(slots)
+    flat_k.index_copy_(0, places, k)
+    flat_v.index_copy_(0, places, v)
+    return True
+
+
+def _flat(rows, cache, tokens: int):
+    """The cache as `[slots, kv_heads, dim]` where it is one in memory and the rows fit it as they are; else none."""
+    pages, page_size, heads, dim = cache.shape
+    fits = rows.dtype == cache.dtype and rows.shape == (tokens, heads, dim) and rows.is_cpu and cache.is_cpu
+    if not fits or cache.element_size() == 1 or cache.stride(0) != page_size * cache.stride(1):
+        return None
+    return cache.view(pages * page_size, heads, dim)
 
 
 def token_slots(index: ComposedIndex) -> np.ndarray:
