@@ -1,0 +1,23 @@
+// Asynchronous copies from global to shared memory, 16 bytes a lane, in groups that complete in order.
+#pragma once
+#include "mma.cuh"
+
+namespace attnloom::cuda {
+
+ATTNLOOM_DEVICE uint32_t shared_address(const void* p) { return static_cast<uint32_t>(__cvta_generic_to_shared(p)); }
+
+// Copies 16 bytes, or writes 16 zero bytes and reads nothing.
+ATTNLOOM_DEVICE void copy_16(uint32_t to, const void* from, bool exists) {
+  const int bytes = exists ? 16 : 0;
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
+}
+
+ATTNLOOM_DEVICE void close_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
+// Waits until at most N of this lane's groups are in flight.
+template <int N>
+ATTNLOOM_DEVICE void wait_groups() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+}
+
+}  // namespace attnloom::cuda

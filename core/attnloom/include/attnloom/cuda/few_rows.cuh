@@ -1,0 +1,173 @@
+// Units of few rows, mostly decode: every warp holds all rows and streams keys of its own through its own stages, without
+// a word to the other warps until their states merge at the end.
+#pragma once
+#include "unit.cuh"
+
+namespace attnloom::cuda {
+
+template <class S, class V, int C, class R>
+struct FewRows {
+  using Tile = Class<S, C>;
+  static constexpr int M = Tile::m_tiles;
+  static constexpr int slots = R::slots;
+  static constexpr int kStages = S::stages;
+
+  const Unit<S, V, R>& unit;
+  char* memory;  // queries, then the stages of each warp
+  float* md;     // [warps][t_q][2]
+
+  ATTNLOOM_DEVICE int warp() const { return threadIdx.x / 32; }
+  ATTNLOOM_DEVICE char* stage(int of_warp, int i) const {
+    return memory + Tile::q_bytes + (of_warp * kStages + i) * Tile::stage_bytes;
+  }
+  ATTNLOOM_DEVICE static uint32_t values_at() { return kSlice * S::KTile::row_bytes; }
+
+  // The warp's next slice of which some row sees a key, from the `slice`-th on.
+  ATTNLOOM_DEVICE int next_slice(const Seen<slots>& seen, int slice) const {
+    for (;;) {
+      const int next = seen.template next_tile<kSlice>(slice);
+      if (next == Seen<slots>::kNone) return next;
+      slice = next + (warp() - next % S::warps + S::warps) % S::warps;
+      if (seen.template next_tile<kSlice>(slice) == slice) return slice;
+    }
+  }
+
+  ATTNLOOM_DEVICE void run() {
+    const Item& item = unit.item;
+    const Positions positions(unit.index, item);
+    const bool by_position = unit.by_position(positions);
+    unit.rows.describe(unit.index, unit.params, item, unit.first, unit.count, Tile::t_q, unit.head, unit.group, by_position);
+    __syncthreads();
+    unit.copy_queries(shared_address(memory), Tile::t_q);
+    close_group();
+
+    Seen<slots> seen;
+    seen.look(unit.rows, 0, unit.count, item, by_position);
+    const Source<S> source(unit.args, unit.index, item, unit.head);
+    const auto find = [&](int slice) {
+      Place place;
+      const int key = slice * kSlice + lane_id() % kSlice;
+      place.find(source, key, slice != Seen<slots>::kNone && seen.sees(key));
+      return place;
+    };
+    uint32_t exists[kStages];
+    int slices[kStages];
+    int ahead = next_slice(seen, 0);
+    Place place = find(ahead);
+    const auto ask = [&](int i) {
+      slices[i] = ahead;
+      exists[i] = __ballot_sync(~0u, place.exists);
+      if (ahead != Seen<slots>::kNone) {
+        copy_keys(source, place, shared_address(stage(warp(), i)));
+        copy_values(source, place, shared_address(stage(warp(), i)) + values_at());
+        ahead = next_slice(seen, ahead + 1);
+        place = find(ahead);
+      }
+      close_group();
+    };
+#pragma unroll
+    for (int i = 0; i < kStages - 1; i++) ask(i);
+
+    wait_groups<kStages - 1>();
+    __syncthreads();
+    if constexpr (V::has_query_transform) {
+      unit.transform_queries(memory, Tile::t_q);
+      __syncthreads();
+    }
+    Queries<S, M, Tile::q_in_registers> q;
+    q.take(shared_address(memory), 0);
+    const Units<V> units = unit.units();
+    const Pairs<V> pairs{unit.params, item, positions, unit.mask(), unit.head, by_position};
+    const KeySite<V> key_site = unit.key_site();
+    State16<S, V, M> state;
+    state.clear();
+
+    for (bool more = true; more;) {
+#pragma unroll
+      for (int i = 0; i < kStages; i++) {
+        if constexpr (kStages == 1) ask(0);
+        if (slices[i] == Seen<slots>::kNone) {
+          more = false;
+          break;
+        }
+        if constexpr (kStages > 1) wait_groups<kStages - 2>();
+        else wait_groups<0>();
+        __syncwarp();
+        if constexpr (kStages > 1) ask((i + kStages - 1) % kStages);
+        attend(q, state, units, pairs, key_site, seen, slices[i], stage(warp(), i), exists[i]);
+        __syncwarp();
+      }
+    }
+    wait_groups<0>();
+    __syncwarp();
+    join(state, units);
+  }
+
+  template <class Q>
+  ATTNLOOM_DEVICE void attend(const Q& q, State16<S, V, M>& state, const Units<V>& units, const Pairs<V>& pairs,
+                              const KeySite<V>& key_site, const Seen<slots>& seen, int slice, char* at, uint32_t exists) {
+    const int first = slice * kSlice;
+    const uint32_t k = shared_address(at), v = k + values_at();
+    prepare_keys<S, V>(at, unit.params, key_site, pairs.positions, first);
+    float s[M][kSlice / 8][4];
+    multiply_keys<S>(s, q, k);
+    score<S, V>(s, pairs, unit.rows, units, 0, first, !pairs.mask && seen.sees_all(first, first + kSlice));
+    weigh<S, V>(s, state, units.step);
+    prepare_values<S, V>(at + values_at(), unit.params, key_site, pairs.positions, first, exists);
+    multiply_values<S>(state.o, s, v);
+  }
+
+  // Where column `column` of O~ of row `r` lies in a warp's stages.
+  static ATTNLOOM_DEVICE int o_at(int r, int column) {
+    return r * S::head_dim_v + (S::head_dim_v % 32 == 0 ? column ^ (r & 3) << 3 : column);
+  }
+
+  // Merges the warps' states, warp after warp, and writes the rows.
+  ATTNLOOM_DEVICE void join(State16<S, V, M>& state, const Units<V>& units) {
+    float* o = reinterpret_cast<float*>(stage(warp(), 0));
+    state.join_lanes();
+#pragma unroll
+    for (int i = 0; i < M; i++)
+#pragma unroll
+      for (int h = 0; h < 2; h++) {
+        const int r = 16 * i + 8 * h + lane_id() / 4;
+#pragma unroll
+        for (int t = 0; t < S::o_tiles; t++)
+          *reinterpret_cast<float2*>(o + o_at(r, 8 * t + 2 * (lane_id() % 4))) = {state.o[i][t][2 * h], state.o[i][t][2 * h + 1]};
+        if (lane_id() % 4 == 0) *reinterpret_cast<float2*>(md + 2 * (warp() * Tile::t_q + r)) = {state.m[i][h], state.d[i][h]};
+      }
+    __syncthreads();
+    for (int r = warp(); r < unit.count; r += S::warps) join_row(r, units);
+  }
+
+  ATTNLOOM_DEVICE void join_row(int r, const Units<V>& units) {
+    using Map = SpreadMap<S::head_dim_v, 32>;
+    float weight[S::warps];
+    State whole;
+#pragma unroll
+    for (int w = 0; w < S::warps; w++) whole.m = fmaxf(whole.m, md[2 * (w * Tile::t_q + r)]);
+    const float from = pivot(whole.m) * units.step;
+#pragma unroll
+    for (int w = 0; w < S::warps; w++) {
+      weight[w] = V::use_softmax ? fast_exp2(fmaf(md[2 * (w * Tile::t_q + r)], units.step, -from)) : 1.0f;
+      whole.d += weight[w] * md[2 * (w * Tile::t_q + r) + 1];
+    }
+    Row<Map> row;
+#pragma unroll
+    for (int n = 0; n < Map::held; n++) {
+      row.x.at[n][0] = row.x.at[n][1] = 0.0f;
+      if (!Map::holds(n)) continue;
+#pragma unroll
+      for (int w = 0; w < S::warps; w++) {
+        const float2 x = *reinterpret_cast<const float2*>(reinterpret_cast<const float*>(stage(w, 0)) + o_at(r, 2 * Map::unit(n)));
+        row.x.at[n][0] += weight[w] * x.x;
+        row.x.at[n][1] += weight[w] * x.y;
+      }
+    }
+    whole.m = whole.m == -inf ? -inf : whole.m * units.unit;
+    if (unit.partial()) write_part<S, 32>(unit.args, whole, row, unit.part() + r);
+    else write_row<S, V, 32>(unit.args, unit.params, whole, row, unit.rows.token[r], unit.rows.site(r, unit.head), true);
+  }
+};
+
+}  // namespace attnloom::cuda

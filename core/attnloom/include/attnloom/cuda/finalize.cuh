@@ -1,0 +1,58 @@
+// What happens to an output row once, when its state is whole; and how partial states are written.
+#pragma once
+#include "../state.h"
+#include "row_map.cuh"
+#include "rows.cuh"
+
+namespace attnloom::cuda {
+
+ATTNLOOM_DEVICE float head_scale(const float* scale, int stride, int head) { return scale ? scale[head * stride] : 1.0f; }
+
+// Two neighbouring elements of the output.
+template <DType T>
+ATTNLOOM_DEVICE void store_pair(void* out, int64_t at, float a, float b) {
+  if constexpr (T == kF32) *reinterpret_cast<float2*>(static_cast<float*>(out) + at) = {a, b};
+  else *reinterpret_cast<uint32_t*>(static_cast<uint16_t*>(out) + at) = pack<T>(a, b);
+}
+
+// Joins row_init, normalises, applies the scale of V and output_transform, and writes the row of O and its LSE. The row
+// lies over G lanes; all lanes of the warp come here together, each with a row, and `real` ones write.
+template <class S, class V, int G>
+ATTNLOOM_DEVICE void write_row(const RunArgs& args, const typename V::Params& params, State state,
+                               Row<SpreadMap<S::head_dim_v, G>>& row, int token, const Site& site, bool real) {
+  using Map = SpreadMap<S::head_dim_v, G>;
+  float factor = 1.0f;
+  if constexpr (V::use_softmax) {
+    if constexpr (V::has_row_init) {
+      const RowInit init = V::row_init(params, site);
+      const Merged merged = merge(state, {init.m, init.d});
+      state = merged.state;
+      factor = merged.first;
+    }
+    factor = state.d == 0.0f ? 0.0f : factor / state.d;
+  }
+  if constexpr (!V::has_value_transform) factor *= head_scale(args.v_scale, args.v_scale_stride, site.kv_head);
+#pragma unroll
+  for (int i = 0; i < Map::held; i++) row.x.at[i][0] *= factor, row.x.at[i][1] *= factor;
+  if constexpr (V::has_output_transform) V::output_transform(params, row, site);
+  if (!real) return;
+  const int64_t at = token * args.out.stride_token + site.qo_head * args.out.stride_head;
+#pragma unroll
+  for (int i = 0; i < Map::held; i++)
+    if (Map::holds(i)) store_pair<S::out>(args.out.data, at + 2 * Map::unit(i), row.x.at[i][0], row.x.at[i][1]);
+  if constexpr (V::use_softmax)
+    if (args.lse && Map::unit(0) == 0) args.lse[token * args.lse_stride_token + site.qo_head] = log_sum_exp(state);
+}
+
+// Writes a partial row and its state to row `part` of the workspace.
+template <class S, int G>
+ATTNLOOM_DEVICE void write_part(const RunArgs& args, State state, const Row<SpreadMap<S::head_dim_v, G>>& row, int64_t part) {
+  using Map = SpreadMap<S::head_dim_v, G>;
+  float* o = args.partial_o + part * S::head_dim_v;
+#pragma unroll
+  for (int i = 0; i < Map::held; i++)
+    if (Map::holds(i)) *reinterpret_cast<float2*>(o + 2 * Map::unit(i)) = {row.x.at[i][0], row.x.at[i][1]};
+  if (Map::unit(0) == 0) *reinterpret_cast<float2*>(args.partial_md + 2 * part) = {state.m, state.d};
+}
+
+}  // namespace attnloom::cuda

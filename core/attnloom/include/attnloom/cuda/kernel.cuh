@@ -1,0 +1,169 @@
+// The CUDA kernel: a fixed grid whose blocks walk their queues of a plan, and the merge after it.
+#pragma once
+#include <cuda_runtime.h>
+
+#include <cstdio>
+
+#include "../host/ranges.h"
+#include "few_rows.cuh"
+#include "many_rows.cuh"
+#include "merge.cuh"
+
+namespace attnloom::cuda {
+
+template <class S, class V>
+struct Shared {
+  using R = Rows<V, S::max_t_q>;
+  IndexView index;
+  Item item;
+  R rows;
+  float md[S::warps * 32 * 2];
+};
+
+template <class S>
+constexpr int tile_bytes() {
+  return S::larger(Class<S, 0>::bytes, Class<S, 1>::bytes);
+}
+
+// Runs the units of an item of tile class C.
+template <class S, class V, int C>
+ATTNLOOM_DEVICE void run_item(const RunArgs& args, const typename V::Params& params, Shared<S, V>& shared, char* memory) {
+  using R = typename Shared<S, V>::R;
+  const Item& item = shared.item;
+  const int group = args.num_qo_heads / args.num_kv_heads;
+  const int total = item.q_tokens * group;
+  for (int h = 0; h < item.heads; h++)
+    for (int first = 0; first < total; first += Class<S, C>::t_q) {
+      __syncthreads();
+      const Unit<S, V, R> unit{args, params, shared.index, item, shared.rows, item.head0 + h,
+                               first, min(Class<S, C>::t_q, total - first), group};
+      if constexpr (Class<S, C>::split_keys) FewRows<S, V, C, R>{unit, memory, shared.md}.run();
+      else ManyRows<S, V, C, R>{unit, memory}.run();
+    }
+}
+
+template <class S, class V>
+__global__ __launch_bounds__(S::threads, S::blocks) void attention_kernel(const __grid_constant__ RunArgs args,
+                                                                          const __grid_constant__ typename V::Params params) {
+  extern __shared__ __align__(128) char memory[];
+  __shared__ Shared<S, V> shared;
+  const char* base = static_cast<const char*>(args.plan);
+  const auto& plan = *static_cast<const PlanHeader*>(args.plan);
+  for (int i = threadIdx.x; i < static_cast<int>(sizeof(IndexView) / 4); i += S::threads)
+    reinterpret_cast<uint32_t*>(&shared.index)[i] = reinterpret_cast<const uint32_t*>(args.device_index)[i];
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;");
+#endif
+  const int worker = blockIdx.x;
+  if (worker >= plan.num_workers) return;
+  const Item* next = reinterpret_cast<const Item*>(base + plan.first_items) + worker;
+  const int32_t* queue = reinterpret_cast<const int32_t*>(base + plan.next_indptr) + worker;
+  const Item* rest = reinterpret_cast<const Item*>(base + plan.items);
+  for (int i = queue[0], end = queue[1];; i++) {
+    __syncthreads();
+    if (threadIdx.x < sizeof(Item) / 4)
+      reinterpret_cast<uint32_t*>(&shared.item)[threadIdx.x] = reinterpret_cast<const uint32_t*>(next)[threadIdx.x];
+    __syncthreads();
+    if (shared.item.q_tokens > 0) {
+      if (S::one_class || shared.item.tile_class == 0) run_item<S, V, 0>(args, params, shared, memory);
+      else run_item<S, V, 1>(args, params, shared, memory);
+    }
+    if (i >= end) return;
+    next = rest + i;
+  }
+}
+
+// How many blocks of each kernel a device holds.
+struct Grid {
+  int status, attention, merge;
+};
+
+template <class S, class V>
+Grid find_grid(int device) {
+  Grid grid{};
+  int now = 0, processors = 0, blocks = 0;
+  const auto ok = [&grid](cudaError_t e) { return grid.status == 0 ? (grid.status = e) == cudaSuccess : false; };
+  if (!ok(cudaGetDevice(&now)) || !ok(cudaSetDevice(device))) return grid;
+  if (ok(cudaFuncSetAttribute(attention_kernel<S, V>, cudaFuncAttributeMaxDynamicSharedMemorySize, tile_bytes<S>())) &&
+      ok(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device)) &&
+      ok(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, attention_kernel<S, V>, S::threads, tile_bytes<S>()))) {
+    if (blocks == 0) grid.status = cudaErrorLaunchOutOfResources;
+    grid.attention = processors * blocks;
+    grid.merge = processors * 8;
+  }
+  cudaSetDevice(now);
+  return grid;
+}
+
+constexpr int kMaxDevices = 64;
+
+// The grid of a device, found once.
+template <class S, class V>
+Grid grid_of(int device) {
+  static Grid known[kMaxDevices];
+  if (device < 0 || device >= kMaxDevices) return {cudaErrorInvalidDevice, 0, 0};
+  if (known[device].attention == 0) known[device] = find_grid<S, V>(device);
+  return known[device];
+}
+
+template <class Config, class V>
+int run(const RunArgs& args, cudaStream_t stream) {
+  using S = Shape<Config>;
+  if (args.abi != kArgsAbi) return cudaErrorInvalidValue;
+  const Grid grid = grid_of<S, V>(args.device);
+  if (grid.status) return grid.status;
+  int before = args.device;
+  if (const cudaError_t e = cudaGetDevice(&before)) return e;
+  if (before != args.device)
+    if (const cudaError_t e = cudaSetDevice(args.device)) return e;
+  const auto& params = *static_cast<const typename V::Params*>(args.params);
+  attention_kernel<S, V><<<grid.attention, S::threads, tile_bytes<S>(), stream>>>(args, params);
+  cudaError_t status = cudaGetLastError();
+  if (status == cudaSuccess) {
+    cudaLaunchConfig_t config{};
+    config.gridDim = dim3(grid.merge);
+    config.blockDim = dim3(32 * kMergeWarps);
+    config.stream = stream;
+    cudaLaunchAttribute early[1];
+    early[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early[0].val.programmaticStreamSerializationAllowed = 1;
+    int major = 0;
+    cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, args.device);
+    config.attrs = early;
+    config.numAttrs = major >= 9 ? 1 : 0;
+    status = cudaLaunchKernelEx(&config, merge_kernel<S, V>, args, params);
+  }
+  if (before != args.device) cudaSetDevice(before);
+  return status;
+}
+
+// Workers that the device holds at a time, or a negated error.
+template <class Config, class V>
+int workers(int device) {
+  const Grid grid = grid_of<Shape<Config>, V>(device);
+  return grid.status ? -grid.status : grid.attention;
+}
+
+inline const char* describe_error(int status) {
+  static thread_local char text[256];
+  const auto error = static_cast<cudaError_t>(status);
+  std::snprintf(text, sizeof text, "%s: %s", cudaGetErrorName(error), cudaGetErrorString(error));
+  return text;
+}
+
+}  // namespace attnloom::cuda
+
+#define ATTNLOOM_EXPORT extern "C" __attribute__((visibility("default")))
+
+// Defines what every CUDA kernel library exports. INFO: a line that names the build.
+#define ATTNLOOM_CUDA_KERNEL(CONFIG, VARIANT, INFO)                                                                    \
+  ATTNLOOM_EXPORT int attnloom_run(const attnloom::RunArgs* args, void* stream) {                                      \
+    return attnloom::cuda::run<CONFIG, VARIANT>(*args, static_cast<cudaStream_t>(stream));                             \
+  }                                                                                                                    \
+  ATTNLOOM_EXPORT int attnloom_grid(int device) { return attnloom::cuda::workers<CONFIG, VARIANT>(device); }           \
+  ATTNLOOM_EXPORT int attnloom_ranges(const attnloom::RunArgs* args, int32_t level, int32_t row, int32_t q_begin,      \
+                                      int32_t q_tokens, int32_t* bounds) {                                             \
+    return attnloom::host::ranges<VARIANT>(*args, level, row, q_begin, q_tokens, bounds);                              \
+  }                                                                                                                    \
+  ATTNLOOM_EXPORT const char* attnloom_error(int status) { return attnloom::cuda::describe_error(status); }            \
+  ATTNLOOM_EXPORT const char* attnloom_info() { return INFO; }

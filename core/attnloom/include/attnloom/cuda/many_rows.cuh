@@ -1,0 +1,138 @@
+// Units of many rows, mostly prefill: every warp holds some rows, and all of them take the same tiles of keys.
+#pragma once
+#include "unit.cuh"
+
+namespace attnloom::cuda {
+
+template <class S, class V, int C, class R>
+struct ManyRows {
+  using Tile = Class<S, C>;
+  static constexpr int M = Tile::m_tiles;
+  static constexpr int slots = R::slots;
+  static constexpr int kKeys = Tile::t_kv, kStep = Tile::step;
+  static constexpr int kSlices = (kKeys / kSlice + S::warps - 1) / S::warps;  // of a warp
+  static constexpr int k_bytes = kKeys * S::KTile::row_bytes, v_bytes = kKeys * S::VTile::row_bytes;
+
+  const Unit<S, V, R>& unit;
+  char* memory;  // queries, two tiles of K, two tiles of V
+
+  ATTNLOOM_DEVICE int warp() const { return threadIdx.x / 32; }
+  ATTNLOOM_DEVICE char* k_tile(int i) const { return memory + Tile::q_bytes + i * k_bytes; }
+  ATTNLOOM_DEVICE char* v_tile(int i) const { return memory + Tile::q_bytes + 2 * k_bytes + i * v_bytes; }
+
+  // The keys that this warp copies of a tile.
+  struct Places {
+    Place at[kSlices];
+
+    ATTNLOOM_DEVICE void find(const Source<S>& source, const Seen<slots>& seen, int tile) {
+#pragma unroll
+      for (int n = 0; n < kSlices; n++) {
+        const int slice = threadIdx.x / 32 + n * S::warps;
+        const int key = tile * kKeys + slice * kSlice + lane_id() % kSlice;
+        at[n].find(source, key, tile != Seen<slots>::kNone && slice < kKeys / kSlice && seen.sees(key));
+      }
+    }
+  };
+  template <class F>
+  ATTNLOOM_DEVICE void each_slice(F f) const {
+#pragma unroll
+    for (int n = 0; n < kSlices; n++) {
+      const int slice = warp() + n * S::warps;
+      if (slice < kKeys / kSlice) f(n, slice * kSlice);
+    }
+  }
+
+  ATTNLOOM_DEVICE void run() {
+    const Item& item = unit.item;
+    const Positions positions(unit.index, item);
+    const bool by_position = unit.by_position(positions);
+    unit.rows.describe(unit.index, unit.params, item, unit.first, unit.count, Tile::t_q, unit.head, unit.group, by_position);
+    __syncthreads();
+    unit.copy_queries(shared_address(memory), Tile::t_q);
+
+    Seen<slots> seen, mine;
+    const int first_row = warp() * 16 * M;
+    seen.look(unit.rows, 0, unit.count, item, by_position);
+    const int my_rows = max(0, min(16 * M, unit.count - first_row));
+    mine.look(unit.rows, first_row, my_rows, item, by_position);
+    const Source<S> source(unit.args, unit.index, item, unit.head);
+
+    int tile = seen.template next_tile<kKeys>(0);
+    Places places;
+    places.find(source, seen, tile);
+    const auto ask_keys = [&](int i) {
+      each_slice([&](int n, int row) { copy_keys(source, places.at[n], shared_address(k_tile(i)) + row * S::KTile::row_bytes); });
+      close_group();
+    };
+    const auto ask_values = [&](int i) {
+      each_slice([&](int n, int row) { copy_values(source, places.at[n], shared_address(v_tile(i)) + row * S::VTile::row_bytes); });
+      close_group();
+    };
+    ask_keys(0);
+    ask_values(0);
+
+    wait_groups<1>();
+    __syncthreads();
+    if constexpr (V::has_query_transform) {
+      unit.transform_queries(memory, Tile::t_q);
+      __syncthreads();
+    }
+    Queries<S, M, Tile::q_in_registers> q;
+    q.take(shared_address(memory), first_row);
+    const Units<V> units = unit.units();
+    const Pairs<V> pairs{unit.params, item, positions, unit.mask(), unit.head, by_position};
+    const KeySite<V> key_site = unit.key_site();
+    State16<S, V, M> state;
+    state.clear();
+
+    for (int turn = 0; tile != Seen<slots>::kNone; turn ^= 1) {
+      const int next = seen.template next_tile<kKeys>(tile + 1);
+      uint32_t exists[kSlices];
+#pragma unroll
+      for (int n = 0; n < kSlices; n++) exists[n] = __ballot_sync(~0u, places.at[n].exists);
+      places.find(source, seen, next);
+
+      wait_groups<1>();
+      if constexpr (V::has_key_transform || S::narrow) {
+        __syncwarp();
+        each_slice([&](int, int row) {
+          prepare_keys<S, V>(k_tile(turn) + row * S::KTile::row_bytes, unit.params, key_site, positions, tile * kKeys + row);
+        });
+      }
+      __syncthreads();
+      ask_keys(turn ^ 1);
+
+      bool values_ready = false;
+#pragma unroll
+      for (int part = 0; part < kKeys / kStep; part++) {
+        const int first = tile * kKeys + part * kStep;
+        const bool busy = my_rows > 0 && mine.sees_some(first, first + kStep);
+        float s[M][kStep / 8][4];
+        if (busy) {
+          multiply_keys<S>(s, q, shared_address(k_tile(turn)) + part * kStep * S::KTile::row_bytes);
+          score<S, V>(s, pairs, unit.rows, units, first_row, first, !pairs.mask && mine.sees_all(first, first + kStep));
+          weigh<S, V>(s, state, units.step);
+        }
+        if (!values_ready) {
+          values_ready = true;
+          wait_groups<1>();
+          if constexpr (V::has_value_transform || S::narrow) {
+            __syncwarp();
+            each_slice([&](int n, int row) {
+              prepare_values<S, V>(v_tile(turn) + row * S::VTile::row_bytes, unit.params, key_site, positions,
+                                   tile * kKeys + row, exists[n]);
+            });
+          }
+          __syncthreads();
+          ask_values(turn ^ 1);
+        }
+        if (busy) multiply_values<S>(state.o, s, shared_address(v_tile(turn)) + part * kStep * S::VTile::row_bytes);
+      }
+      tile = next;
+    }
+    wait_groups<0>();
+    if (my_rows > 0) unit.write_fragments(state, first_row, units.unit);
+  }
+};
+
+}  // namespace attnloom::cuda

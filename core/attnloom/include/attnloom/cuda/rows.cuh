@@ -1,0 +1,141 @@
+// The packed rows of a unit of work (one item under one kv head): which token and head each is, and which keys it sees.
+#pragma once
+#include <attnloom/plan.h>
+
+#include "../variant.h"
+#include "mma.cuh"
+
+namespace attnloom::cuda {
+
+// The query side of the site of `token` under a query head.
+ATTNLOOM_DEVICE Site query_site(const IndexView& index, int token, int qo_head, int group) {
+  const int request = index.token_request[token];
+  const int begin = index.qo_indptr[request];
+  const int qo_len = index.qo_indptr[request + 1] - begin;
+  const int kv_len = index.kv_len[request];
+  const int q_index = token - begin;
+  const int q_pos = index.q_pos ? index.q_pos[token] : kv_len - qo_len + q_index;
+  return {request, qo_head, qo_head / group, q_index, -1, q_pos, -1, qo_len, kv_len};
+}
+
+ATTNLOOM_DEVICE int clamp_to(int64_t x, int lo, int hi) { return x < lo ? lo : x > hi ? hi : static_cast<int>(x); }
+
+// Up to N rows, in shared memory. Key ordinals are those of the block row. Rows from `count` on repeat row 0.
+template <class V, int N>
+struct Rows {
+  static constexpr int slots = V::max_ranges;
+
+  int token[N], request[N], qo_head[N], q_index[N], q_pos[N], qo_len[N], kv_len[N];
+  int place[N];                       // of the token in its block row, for the packed mask
+  int lo[slots][N], hi[slots][N];     // visible keys, clipped to the item; positions where `by_position`
+
+  ATTNLOOM_DEVICE Site site(int r, int kv_head) const {
+    return {request[r], qo_head[r], kv_head, q_index[r], -1, q_pos[r], -1, qo_len[r], kv_len[r]};
+  }
+
+  // Packed rows [first, first + count) of the item under `head`, by all threads of the block.
+  ATTNLOOM_DEVICE void describe(const IndexView& index, const typename V::Params& params, const Item& item, int first,
+                                int count, int rows, int head, int group, bool by_position) {
+    const int32_t* row_tokens = index.levels[item.level].row_tokens;
+    for (int r = threadIdx.x; r < rows; r += blockDim.x) {
+      const int packed = first + (r < count ? r : 0);
+      const int t = packed / group;
+      const int one = row_tokens ? row_tokens[item.q_begin + t] : item.q_begin + t;
+      const Site s = query_site(index, one, head * group + packed % group, group);
+      token[r] = one;
+      request[r] = s.request;
+      qo_head[r] = s.qo_head;
+      q_index[r] = s.q_index;
+      q_pos[r] = s.q_pos;
+      qo_len[r] = s.qo_len;
+      kv_len[r] = s.kv_len;
+      place[r] = item.row_tokens_before + t;
+      find_ranges(params, item, s, r, by_position);
+    }
+  }
+
+ private:
+  ATTNLOOM_DEVICE void find_ranges(const typename V::Params& params, const Item& item, const Site& site, int r, bool by_position) {
+    if constexpr (V::has_kv_range) {
+      const auto set = V::kv_range(params, site);
+#pragma unroll
+      for (int s = 0; s < slots; s++) {
+        const Range one = s < set.count ? set.ranges[s] : Range{0, 0};
+        if (by_position) {
+          lo[s][r] = one.lo;
+          hi[s][r] = one.hi;
+        } else if (s < set.count) {
+          lo[s][r] = clamp_to(int64_t{one.lo} - item.kv_start, item.kv_begin, item.kv_end);
+          hi[s][r] = clamp_to(int64_t{one.hi} - item.kv_start, item.kv_begin, item.kv_end);
+        } else {
+          lo[s][r] = hi[s][r] = item.kv_end;
+        }
+      }
+    } else {
+      lo[0][r] = item.kv_begin;
+      hi[0][r] = item.kv_end;
+    }
+  }
+};
+
+// For each slot, the keys that some of a set of rows see (from the first to the last) and those that all of them see.
+template <int Slots>
+struct Seen {
+  int lo[Slots], hi[Slots], all_lo[Slots], all_hi[Slots];
+
+  // Of rows [first, first + n), on every lane of the warp.
+  template <class R>
+  ATTNLOOM_DEVICE void look(const R& rows, int first, int n, const Item& item, bool by_position) {
+#pragma unroll
+    for (int s = 0; s < Slots; s++) {
+      int low = item.kv_end, high = item.kv_begin, most_low = item.kv_begin, least_high = item.kv_end;
+      if (by_position) {
+        if (s == 0) low = item.kv_begin, high = item.kv_end;
+        least_high = item.kv_begin;
+      } else {
+        for (int r = first + lane_id(); r < first + n; r += 32) {
+          const int a = rows.lo[s][r], b = rows.hi[s][r];
+          if (a < b) low = min(low, a), high = max(high, b);
+          most_low = max(most_low, a);
+          least_high = min(least_high, b);
+        }
+      }
+      lo[s] = __reduce_min_sync(~0u, low);
+      hi[s] = __reduce_max_sync(~0u, high);
+      all_lo[s] = __reduce_max_sync(~0u, most_low);
+      all_hi[s] = __reduce_min_sync(~0u, least_high);
+    }
+  }
+
+  ATTNLOOM_DEVICE bool sees(int key) const {
+    bool any = false;
+#pragma unroll
+    for (int s = 0; s < Slots; s++) any |= lo[s] <= key && key < hi[s];
+    return any;
+  }
+  ATTNLOOM_DEVICE bool sees_some(int begin, int end) const {
+    bool any = false;
+#pragma unroll
+    for (int s = 0; s < Slots; s++) any |= lo[s] < hi[s] && lo[s] < end && begin < hi[s];
+    return any;
+  }
+  // Whether every row sees every key of [begin, end).
+  ATTNLOOM_DEVICE bool sees_all(int begin, int end) const {
+    bool any = false;
+#pragma unroll
+    for (int s = 0; s < Slots; s++) any |= all_lo[s] <= begin && end <= all_hi[s];
+    return any;
+  }
+  // The first tile of T keys, from the `tile`-th on, of which some row sees a key; kNone where there is none.
+  static constexpr int kNone = 0x7fffffff;
+  template <int T>
+  ATTNLOOM_DEVICE int next_tile(int tile) const {
+    int next = kNone;
+#pragma unroll
+    for (int s = 0; s < Slots; s++)
+      if (lo[s] < hi[s] && static_cast<int64_t>(tile) * T < hi[s]) next = min(next, max(tile, lo[s] / T));
+    return next;
+  }
+};
+
+}  // namespace attnloom::cuda

@@ -1,0 +1,48 @@
+// Sizes that follow from a kernel's configuration.
+#pragma once
+#include "swizzle.cuh"
+
+namespace attnloom::cuda {
+
+constexpr int kSlice = 16;  // keys that one warp copies at a time
+
+// Config: static constexpr DType q, kv, out; int head_dim, head_dim_v, t_q[2], t_kv[2], warps, stages, blocks.
+template <class Config>
+struct Shape : Config {
+  static constexpr DType T = Config::q;
+  static constexpr bool narrow = Config::kv == kE4M3 || Config::kv == kE5M2;
+  static constexpr int key_bytes = narrow ? 1 : 2;
+  static constexpr int threads = 32 * Config::warps;
+  static constexpr int k_steps = Config::head_dim / 16;
+  static constexpr int o_tiles = Config::head_dim_v / 8;
+  using QTile = Tiled<Config::head_dim>;
+  using KTile = Tiled<Config::head_dim>;
+  using VTile = Tiled<Config::head_dim_v>;
+
+  static constexpr int larger(int a, int b) { return a > b ? a : b; }
+  static constexpr bool one_class = Config::t_q[0] == Config::t_q[1] && Config::t_kv[0] == Config::t_kv[1];
+  static constexpr int max_t_q = larger(Config::t_q[0], Config::t_q[1]);
+};
+
+// One tile class of a kernel. Few rows: every warp holds all of them and takes its own keys, and the states of the warps
+// merge at the end. Many rows: every warp holds some of them, and all take the same keys.
+template <class S, int C>
+struct Class {
+  static constexpr int t_q = S::t_q[C], t_kv = S::t_kv[C];
+  static constexpr bool split_keys = t_q == 16 || (t_q == 32 && S::head_dim <= 128 && S::head_dim_v <= 128);
+  static constexpr int m_tiles = split_keys ? t_q / 16 : (t_q + 16 * S::warps - 1) / (16 * S::warps);
+  static constexpr int step = split_keys ? kSlice : t_kv < 64 ? t_kv : 64;  // keys of one step of the online softmax
+  static constexpr bool q_in_registers = m_tiles * S::k_steps <= 8;
+
+  static constexpr int stage_bytes = kSlice * (S::KTile::row_bytes + S::VTile::row_bytes);  // of one warp
+  static constexpr int q_bytes = t_q * S::QTile::row_bytes;
+  static constexpr int kv_bytes =
+      split_keys ? S::warps * S::stages * stage_bytes : 2 * t_kv * (S::KTile::row_bytes + S::VTile::row_bytes);
+  static constexpr int bytes = q_bytes + kv_bytes;
+
+  static_assert(t_q % 16 == 0 && t_kv % kSlice == 0);
+  static_assert(m_tiles <= 2, "a warp holds at most 32 rows");
+  static_assert(!split_keys || S::stages * stage_bytes >= t_q * S::head_dim_v * 4, "a warp's stages hold its O~");
+};
+
+}  // namespace attnloom::cuda

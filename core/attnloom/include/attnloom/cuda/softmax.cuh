@@ -1,0 +1,162 @@
+// From products to weights, in registers: a warp's rows against some keys.
+#pragma once
+#include "../state.h"
+#include "transform.cuh"
+
+namespace attnloom::cuda {
+
+constexpr float kLog2E = 1.4426950408889634f;
+
+// The rows of one warp: which they are, what they see, their softmax so far. O~ lies in fragments.
+template <class S, class V, int M>
+struct State16 {
+  float o[M][S::o_tiles][4];
+  float m[M][2], d[M][2];  // of rows g and g + 8 of each 16; m before `unit`, d of this lane's columns alone
+
+  ATTNLOOM_DEVICE void clear() {
+#pragma unroll
+    for (int i = 0; i < M; i++) {
+#pragma unroll
+      for (int t = 0; t < S::o_tiles; t++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) o[i][t][e] = 0.0f;
+#pragma unroll
+      for (int h = 0; h < 2; h++) m[i][h] = -inf, d[i][h] = 0.0f;
+    }
+  }
+
+  // The denominators of whole rows.
+  ATTNLOOM_DEVICE void join_lanes() {
+#pragma unroll
+    for (int i = 0; i < M; i++)
+#pragma unroll
+      for (int h = 0; h < 2; h++) d[i][h] = quad_sum(d[i][h]);
+  }
+};
+
+// How products become logits: logit = unit * score, weight = 2^(step * (score - m)).
+template <class V>
+struct Units {
+  float scale;  // of a product
+  float unit, step;
+  bool scaled;  // scores are logits
+
+  ATTNLOOM_DEVICE Units(float sm_scale) {
+    scale = sm_scale;
+    scaled = V::has_logits_transform || !V::use_softmax || !(sm_scale > 0.0f);
+    unit = scaled ? 1.0f : sm_scale;
+    step = unit * kLog2E;
+  }
+};
+
+// What scoring needs of a unit of work besides its rows.
+template <class V>
+struct Pairs {
+  const typename V::Params& params;
+  const Item& item;
+  const Positions& positions;
+  const uint32_t* mask;  // the block row's packed mask, or null
+  int kv_head;
+  bool by_position;
+};
+
+// s: products of rows [first_row, ...) with keys from `first_key` on, in fragments. Hidden pairs are -inf, or 0 as weights.
+// `whole`: every row sees all these keys.
+template <class S, class V, int M, int N, class R>
+ATTNLOOM_DEVICE void score(float (&s)[M][N][4], const Pairs<V>& pairs, const R& rows, const Units<V>& units, int first_row,
+                           int first_key, bool whole) {
+  constexpr float hidden = V::use_softmax ? -inf : 0.0f;
+  const int g = lane_id() / 4, c = lane_id() % 4;
+  if (V::has_logits_transform || !V::use_softmax || units.scaled) {
+#pragma unroll
+    for (int i = 0; i < M; i++)
+#pragma unroll
+      for (int t = 0; t < N; t++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) s[i][t][e] *= units.scale;
+  }
+  if constexpr (V::has_logits_transform || V::has_logits_mask) {
+#pragma unroll
+    for (int i = 0; i < M; i++)
+#pragma unroll
+      for (int h = 0; h < 2; h++) {
+        Site site = rows.site(first_row + 16 * i + 8 * h + g, pairs.kv_head);
+#pragma unroll
+        for (int t = 0; t < N; t++)
+#pragma unroll
+          for (int e = 2 * h; e < 2 * h + 2; e++) {
+            const int key = min(first_key + 8 * t + 2 * c + e % 2, pairs.positions.last);
+            site.kv_index = pairs.item.kv_start + key;
+            site.kv_pos = pairs.positions(key);
+            const float x = V::logits_transform(pairs.params, s[i][t][e], site);
+            s[i][t][e] = V::logits_mask(pairs.params, site) ? x : hidden;
+          }
+      }
+  }
+  if (whole) return;
+#pragma unroll
+  for (int i = 0; i < M; i++)
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+      const int r = first_row + 16 * i + 8 * h + g;
+      int lo[R::slots], hi[R::slots];
+#pragma unroll
+      for (int n = 0; n < R::slots; n++) lo[n] = rows.lo[n][r], hi[n] = rows.hi[n][r];
+      const int64_t first_bit = static_cast<int64_t>(rows.place[r]) * pairs.item.row_kv_len;
+#pragma unroll
+      for (int t = 0; t < N; t++)
+#pragma unroll
+        for (int e = 2 * h; e < 2 * h + 2; e++) {
+          const int key = first_key + 8 * t + 2 * c + e % 2;
+          const int x = V::has_kv_range && pairs.by_position ? pairs.positions(key) : key;
+          bool seen = false;
+#pragma unroll
+          for (int n = 0; n < R::slots; n++) seen |= lo[n] <= x && x < hi[n];
+          seen &= pairs.item.kv_begin <= key && key < pairs.item.kv_end;
+          if (pairs.mask && seen) {
+            const int64_t bit = first_bit + key;
+            seen = pairs.mask[bit >> 5] >> (bit & 31) & 1u;
+          }
+          s[i][t][e] = seen ? s[i][t][e] : hidden;
+        }
+    }
+}
+
+// One step of the online softmax: scores become weights, O~ moves to the new maximum.
+template <class S, class V, int M, int N>
+ATTNLOOM_DEVICE void weigh(float (&s)[M][N][4], State16<S, V, M>& state, float step) {
+  if constexpr (!V::use_softmax) return;
+  float alpha[M][2];
+  bool moved = false;
+#pragma unroll
+  for (int i = 0; i < M; i++)
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+      float top = state.m[i][h];
+#pragma unroll
+      for (int t = 0; t < N; t++) top = fmaxf(top, fmaxf(s[i][t][2 * h], s[i][t][2 * h + 1]));
+      top = quad_max(top);
+      const float from = pivot(top) * step;
+      alpha[i][h] = fast_exp2(fmaf(state.m[i][h], step, -from));
+      moved |= top != state.m[i][h];
+      state.m[i][h] = top;
+      float sum = state.d[i][h] * alpha[i][h];
+#pragma unroll
+      for (int t = 0; t < N; t++)
+#pragma unroll
+        for (int e = 2 * h; e < 2 * h + 2; e++) {
+          s[i][t][e] = fast_exp2(fmaf(s[i][t][e], step, -from));
+          sum += s[i][t][e];
+        }
+      state.d[i][h] = sum;
+    }
+  if (!__any_sync(~0u, moved)) return;
+#pragma unroll
+  for (int i = 0; i < M; i++)
+#pragma unroll
+    for (int t = 0; t < S::o_tiles; t++)
+#pragma unroll
+      for (int e = 0; e < 4; e++) state.o[i][t][e] *= alpha[i][e / 2];
+}
+
+}  // namespace attnloom::cuda

@@ -1,0 +1,27 @@
+// Where the 16-byte pieces of a row lie in shared memory, so that eight rows' pieces of one column meet no bank twice.
+#pragma once
+#include "mma.cuh"
+
+namespace attnloom::cuda {
+
+// Rows of D 16-bit elements.
+template <int D>
+struct Tiled {
+  static_assert(D % 16 == 0, "rows are whole tensor core steps");
+  static constexpr int pieces = D / 8;
+  static constexpr bool swizzled = pieces % 8 == 0;
+  static constexpr int pitch = swizzled ? pieces : pieces | 1;  // in pieces; an odd one spreads rows by itself
+  static constexpr int row_bytes = pitch * 16;
+
+  // From the address of piece 0 or 1 of a row to that of the piece `pieces_on` further on, an even number; tiles begin at
+  // multiples of 128 bytes.
+  static ATTNLOOM_DEVICE uint32_t onward(uint32_t address, int pieces_on) {
+    return swizzled ? (address ^ (pieces_on & 7) * 16) + (pieces_on & ~7) * 16 : address + pieces_on * 16;
+  }
+
+  static ATTNLOOM_DEVICE uint32_t at(int row, int piece) {
+    return static_cast<uint32_t>(row * row_bytes + (swizzled ? piece ^ (row & 7) : piece) * 16);
+  }
+};
+
+}  // namespace attnloom::cuda

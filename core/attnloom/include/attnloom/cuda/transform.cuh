@@ -1,0 +1,82 @@
+// Row functors over rows in shared memory, and fp8 rows made into 16-bit ones, in place: four lanes a row.
+#pragma once
+#include "loader.cuh"
+#include "narrow.cuh"
+#include "row_map.cuh"
+
+namespace attnloom::cuda {
+
+// Rows [0, 16) at `memory`, by one warp. f(row, view) sees 32-bit floats; nothing is called for `Identity`.
+struct Identity {};
+
+template <DType T, DType Stored, int D, class F>
+ATTNLOOM_DEVICE void transform_rows(char* memory, F f) {
+  using Tile = Tiled<D>;
+  constexpr bool narrow = Stored == kE4M3 || Stored == kE5M2;
+  constexpr bool same = std::is_same_v<F, Identity>;
+  const int c = lane_id() % 4;
+#pragma unroll
+  for (int pass = 0; pass < kSlice / 8; pass++) {
+    const int row = pass * 8 + lane_id() / 4;
+    uint32_t pair[D / 8];
+#pragma unroll
+    for (int i = 0; i < D / 8; i++) {
+      if constexpr (narrow) {
+        const int byte = 2 * (c + 4 * i);
+        const uint32_t raw = *reinterpret_cast<const uint16_t*>(memory + Tile::at(row, D / 16 + byte / 16) + byte % 16);
+        pair[i] = widen<T, Stored>((raw & 0xffu) | (raw & 0xff00u) << 8);
+      } else {
+        pair[i] = *reinterpret_cast<const uint32_t*>(memory + Tile::at(row, i) + 4 * c);
+      }
+    }
+    if constexpr (!same) {
+      Row<SpreadMap<D, 4>> view;
+#pragma unroll
+      for (int i = 0; i < D / 8; i++) unpack<T>(pair[i], view.x.at[i][0], view.x.at[i][1]);
+      f(row, view);
+#pragma unroll
+      for (int i = 0; i < D / 8; i++) pair[i] = pack<T>(view.x.at[i][0], view.x.at[i][1]);
+    }
+    if constexpr (narrow) __syncwarp();
+#pragma unroll
+    for (int i = 0; i < D / 8; i++) *reinterpret_cast<uint32_t*>(memory + Tile::at(row, i) + 4 * c) = pair[i];
+  }
+  __syncwarp();
+}
+
+// What the transforms of an item's keys are given.
+template <class V>
+struct KeySite {
+  int request, kv_head, qo_len, kv_len;
+  float k_scale, v_scale;
+
+  ATTNLOOM_DEVICE Site at(const Positions& positions, int key) const {
+    key = min(key, positions.last);
+    return {request, -1, kv_head, -1, positions.kv_start + key, 0, positions(key), qo_len, kv_len};
+  }
+};
+
+// Makes the 16 keys, or values, from ordinal `first` on ready for the products, after their copy has come in.
+template <class S, class V>
+ATTNLOOM_DEVICE void prepare_keys(char* memory, const typename V::Params& params, const KeySite<V>& site,
+                                  const Positions& positions, int first) {
+  if constexpr (V::has_key_transform)
+    transform_rows<S::T, S::kv, S::head_dim>(memory, [&](int row, auto& view) {
+      view.each([&](int, float& x) { x *= site.k_scale; });
+      V::key_transform(params, view, site.at(positions, first + row));
+    });
+  else if constexpr (S::narrow) transform_rows<S::T, S::kv, S::head_dim>(memory, Identity{});
+}
+template <class S, class V>
+ATTNLOOM_DEVICE void prepare_values(char* memory, const typename V::Params& params, const KeySite<V>& site,
+                                    const Positions& positions, int first, uint32_t exists) {
+  if constexpr (V::has_value_transform)
+    transform_rows<S::T, S::kv, S::head_dim_v>(memory, [&](int row, auto& view) {
+      view.each([&](int, float& x) { x *= site.v_scale; });
+      V::value_transform(params, view, site.at(positions, first + row));
+      if (!(exists >> row & 1)) view.each([](int, float& x) { x = 0.0f; });
+    });
+  else if constexpr (S::narrow) transform_rows<S::T, S::kv, S::head_dim_v>(memory, Identity{});
+}
+
+}  // namespace attnloom::cuda

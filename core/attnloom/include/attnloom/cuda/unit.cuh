@@ -1,0 +1,90 @@
+// A unit of work: one item's rows under one kv head.
+#pragma once
+#include "finalize.cuh"
+#include "product.cuh"
+
+namespace attnloom::cuda {
+
+// What all code of a unit reads; the rows lie in shared memory.
+template <class S, class V, class R>
+struct Unit {
+  const RunArgs& args;
+  const typename V::Params& params;
+  const IndexView& index;
+  const Item& item;
+  R& rows;
+  int head;   // kv head
+  int first;  // packed rows [first, first + count)
+  int count;
+  int group;
+
+  ATTNLOOM_DEVICE bool partial() const { return item.part_row >= 0; }
+  // Workspace row of the unit's row 0.
+  ATTNLOOM_DEVICE int64_t part() const {
+    return int64_t{item.part_row} + static_cast<int64_t>(head - item.head0) * item.q_tokens * group + first;
+  }
+  ATTNLOOM_DEVICE bool by_position(const Positions& positions) const { return V::has_kv_range && !positions.consecutive(); }
+
+  ATTNLOOM_DEVICE const uint32_t* mask() const {
+    const LevelView& level = index.levels[item.level];
+    if (!level.mask_bits) return nullptr;
+    const int64_t begin = level.mask_begin[item.level_row];
+    return begin < 0 ? nullptr : level.mask_bits + begin;
+  }
+
+  ATTNLOOM_DEVICE Units<V> units() const {
+    float scale = args.sm_scale;
+    if constexpr (!V::has_key_transform) scale *= head_scale(args.k_scale, args.k_scale_stride, head);
+    return Units<V>(scale);
+  }
+
+  ATTNLOOM_DEVICE KeySite<V> key_site() const {
+    const bool single = item.request >= 0;
+    return {item.request, head, single ? rows.qo_len[0] : 0, single ? rows.kv_len[0] : item.kv_start + item.row_kv_len,
+            V::has_key_transform ? head_scale(args.k_scale, args.k_scale_stride, head) : 1.0f,
+            V::has_value_transform ? head_scale(args.v_scale, args.v_scale_stride, head) : 1.0f};
+  }
+
+  // Asks for the query rows; rows that do not exist are zeros.
+  ATTNLOOM_DEVICE void copy_queries(uint32_t to, int tile_rows) const {
+    constexpr int pieces = S::head_dim / 8;
+    for (int n = threadIdx.x; n < tile_rows * pieces; n += S::threads) {
+      const int r = n / pieces, piece = n % pieces;
+      const uint16_t* from = static_cast<const uint16_t*>(args.q.data) + rows.token[r] * args.q.stride_token +
+                             rows.qo_head[r] * args.q.stride_head;
+      copy_16(to + S::QTile::at(r, piece), from + piece * 8, r < count);
+    }
+  }
+
+  // Query transforms, in place, after all rows have come in.
+  ATTNLOOM_DEVICE void transform_queries(char* q, int tile_rows) const {
+    if constexpr (V::has_query_transform)
+      for (int r = threadIdx.x / 32 * kSlice; r < tile_rows; r += S::warps * kSlice)
+        transform_rows<S::T, S::q, S::head_dim>(q + r * S::QTile::row_bytes, [&](int row, auto& view) {
+          V::query_transform(params, view, rows.site(r + row, head));
+        });
+  }
+
+  // Writes rows of fragments: row i, half h is packed row first_row + 16 i + 8 h + g of the unit.
+  template <int M>
+  ATTNLOOM_DEVICE void write_fragments(State16<S, V, M>& state, int first_row, float unit) const {
+    state.join_lanes();
+#pragma unroll
+    for (int i = 0; i < M; i++)
+#pragma unroll
+      for (int h = 0; h < 2; h++) {
+        const int r = first_row + 16 * i + 8 * h + lane_id() / 4;
+        Row<SpreadMap<S::head_dim_v, 4>> row;
+#pragma unroll
+        for (int t = 0; t < S::o_tiles; t++) row.x.at[t][0] = state.o[i][t][2 * h], row.x.at[t][1] = state.o[i][t][2 * h + 1];
+        const State whole{state.m[i][h] == -inf ? -inf : state.m[i][h] * unit, state.d[i][h]};
+        if (partial()) {
+          if (r < count) write_part<S, 4>(args, whole, row, part() + r);
+        } else {
+          write_row<S, V, 4>(args, params, whole, row, rows.token[r], rows.site(r, head), r < count);
+        }
+      }
+  }
+};
+
+}  // namespace attnloom::cuda

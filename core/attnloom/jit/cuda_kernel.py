@@ -1,0 +1,172 @@
+"""The CUDA translation unit of one kernel: a composed variant and the sizes it is compiled for."""
+
+from __future__ import annotations
+
+import re
+
+from attrs import field, frozen
+from attrs.validators import in_
+
+from attnloom.errors import UnsupportedError
+from attnloom.tile import Tile
+
+HEAD_DIMS = (64, 80, 96, 112, 128, 192, 256)
+"""The head_dim, and head_dim_v, that CUDA kernels are made for."""
+
+T_Q = (16, 32, 64, 128)
+"""Packed rows of a tile."""
+
+T_KV = (32, 64, 128)
+"""Keys of a tile."""
+
+WARPS = 4
+"""Warps of a block."""
+
+_SLICE = 16
+_CODES = {"float16": "kF16", "bfloat16": "kBF16", "float8_e4m3fn": "kE4M3", "float8_e5m2": "kE5M2", "float32": "kF32"}
+_NARROW = ("float8_e4m3fn", "float8_e5m2")
+_RESERVED = 10 * 1024  # static shared memory of a block and what the driver keeps for itself
+_SMALL = ("86", "89", "120", "121")  # 100 KiB of shared memory a multiprocessor
+_MIDDLE = ("80", "87")  # 164 KiB
+
+
+@frozen(kw_only=True)
+class KernelConfig:
+    """What is fixed when a CUDA kernel is compiled.
+
+    Attributes:
+        dtype: of q: float16 or bfloat16.
+        kv_dtype: of the cache: as `dtype`, float8_e4m3fn or float8_e5m2.
+        out_dtype: of the output: float16, bfloat16 or float32.
+        head_dim: elements of a row of q and K, one of `HEAD_DIMS`.
+        head_dim_v: elements of a row of V and O: `head_dim`, or 128 beside 192.
+        short: the tile class of few packed rows.
+        tall: the tile class of many, or none.
+        arch: what it is compiled for, such as `"sm_90a"`; its shared memory decides how deep the pipelines are.
+    """
+
+    dtype: str = field(validator=in_(("float16", "bfloat16")))
+    kv_dtype: str = field(validator=in_(("float16", "bfloat16", *_NARROW)))
+    out_dtype: str = field(validator=in_(("float16", "bfloat16", "float32")))
+    head_dim: int = field()
+    head_dim_v: int = field()
+    short: Tile = field()
+    tall: Tile | None = field(default=None)
+    arch: str = field(default="sm_90a")
+
+    @kv_dtype.validator
+    def _same_width(self, _attribute, value):
+        if value not in _NARROW and value != self.dtype:
+            raise UnsupportedError(
+                f"kv_dtype {value} beside dtype {self.dtype}: CUDA kernels take a cache of q's dtype or of fp8"
+            )
+
+    @head_dim_v.validator
+    def _fits(self, _attribute, value):
+        pair = (self.head_dim, value)
+        if self.head_dim not in HEAD_DIMS or (value != self.head_dim and pair != (192, 128)):
+            raise UnsupportedError(
+                f"head_dim {self.head_dim} with head_dim_v {value}: CUDA kernels take equal ones of "
+                f"{', '.join(map(str, HEAD_DIMS))}, or 192 with 128"
+            )
+
+    @short.validator
+    @tall.validator
+    def _is_cuda_tile(self, _attribute, tile):
+        if tile is None:
+            return
+        if tile.family != "mma":
+            raise UnsupportedError(f"{tile} is of the {tile.family} family; CUDA kernels have tiles of 'mma'")
+        if tile.t_q not in T_Q or tile.t_kv not in T_KV:
+            raise UnsupportedError(f"{tile}: CUDA kernels have t_q of {T_Q} and t_kv of {T_KV}")
+
+    def __attrs_post_init__(self):
+        if self.rows_a_warp > 16 and max(self.head_dim, self.head_dim_v) > 192:
+            raise UnsupportedError(
+                f"a t_q of {max(tile.t_q for tile in self.tile_classes)} at head_dim {self.head_dim}: a warp's registers "
+                "hold 16 rows of that; take a t_q of at most 64"
+            )
+        if self.shared_bytes > self.shared_limit:
+            raise UnsupportedError(
+                f"tiles of {self.tile_classes} at head_dim {self.head_dim} need {self.shared_bytes} bytes of shared "
+                f"memory; a block of {self.arch} has {self.shared_limit}: take a smaller t_kv or t_q"
+            )
+
+    @property
+    def tile_classes(self) -> tuple[Tile, Tile]:
+        """Tile classes 0 (short) and 1 (tall; the short one again where there is none)."""
+        return self.short, self.tall or self.short
+
+    @property
+    def rows_a_warp(self) -> int:
+        """Packed rows that a warp of the taller class holds."""
+        return max(tile.t_q if self._splits_keys(tile) else -(-tile.t_q // WARPS) for tile in self.tile_classes)
+
+    @property
+    def shared_limit(self) -> int:
+        """Bytes of shared memory that the tiles of one block may take."""
+        return self._shared_of_processor - _RESERVED
+
+    @property
+    def blocks(self) -> int:
+        """Blocks that a multiprocessor holds at a time."""
+        wide = max(self.head_dim, self.head_dim_v) > 128
+        return 1 if wide or 2 * (self._bytes(2) + _RESERVED) > self._shared_of_processor else 2
+
+    @property
+    def stages(self) -> int:
+        """Slices of keys that a warp of a short class has under way or at hand: as many as fit, up to 4."""
+        room = self._shared_of_processor // self.blocks - _RESERVED
+        return next((n for n in (4, 3, 2) if self._bytes(n) <= room), 1)
+
+    @property
+    def shared_bytes(self) -> int:
+        """Bytes of shared memory that the tiles of a block take."""
+        return self._bytes(self.stages)
+
+    @property
+    def _shared_of_processor(self) -> int:
+        number = re.sub(r"\D", "", self.arch)
+        return 1024 * (100 if number in _SMALL else 164 if number in _MIDDLE else 228)
+
+    def _splits_keys(self, tile: Tile) -> bool:
+        return tile.t_q == 16 or (tile.t_q == 32 and max(self.head_dim, self.head_dim_v) <= 128)
+
+    def _bytes(self, stages: int) -> int:
+        k, v = _row_bytes(self.head_dim), _row_bytes(self.head_dim_v)
+
+        def tile_bytes(tile):
+            keys = WARPS * stages * _SLICE if self._splits_keys(tile) else 2 * tile.t_kv
+            return tile.t_q * k + keys * (k + v)
+
+        return max(tile_bytes(tile) for tile in self.tile_classes)
+
+
+def _row_bytes(head_dim: int) -> int:
+    """Of a row in shared memory: 16-byte pieces, an odd number of them where they are not swizzled."""
+    pieces = head_dim // 8
+    return 16 * (pieces if pieces % 8 == 0 else pieces | 1)
+
+
+def source(composition_source: str, config: KernelConfig) -> str:
+    """The text to compile: `composition_source` (it defines `attnloom::generated::Variant`), then the kernel."""
+    short, tall = config.tile_classes
+    info = (
+        f"attnloom CUDA kernel: q {config.dtype}, kv {config.kv_dtype}, out {config.out_dtype}, "
+        f"head_dim {config.head_dim}, head_dim_v {config.head_dim_v}, "
+        f"tiles {short.t_q}x{short.t_kv} and {tall.t_q}x{tall.t_kv}, {config.arch}"
+    )
+    return f"""{composition_source}
+#include <attnloom/cuda/kernel.cuh>
+
+namespace attnloom::generated {{
+struct Config {{
+  static constexpr DType q = {_CODES[config.dtype]}, kv = {_CODES[config.kv_dtype]}, out = {_CODES[config.out_dtype]};
+  static constexpr int head_dim = {config.head_dim}, head_dim_v = {config.head_dim_v};
+  static constexpr int t_q[2] = {{{short.t_q}, {tall.t_q}}}, t_kv[2] = {{{short.t_kv}, {tall.t_kv}}};
+  static constexpr int warps = {WARPS}, stages = {config.stages}, blocks = {config.blocks};
+}};
+}}  // namespace attnloom::generated
+
+ATTNLOOM_CUDA_KERNEL(attnloom::generated::Config, attnloom::generated::Variant, "{info}")
+"""
