@@ -7,11 +7,12 @@ offsets are host arrays (numpy); `indices` may live anywhere and be a table used
 from __future__ import annotations
 
 import importlib
+from collections.abc import Mapping
 from typing import Any
 
 from attrs import field, frozen
 
-from attnloom.variant import _check_module_attr, _check_name
+from attnloom.variant import _check_module_attr, _check_name, _optional_module_attr
 
 MAX_LEVELS = 4
 
@@ -181,11 +182,20 @@ class StorageFormat:
     Attributes:
         builder: `"module:fn"` of `fn(qo_lens, kv_lens, page_size, **what_the_format_needs) -> ComposedIndex`.
         doc: what it needs, a line.
+        example: `"module:fn"`, called as `fn(rng, qo_lens, kv_lens, page_size)`; returns `(needs, slots)`: what the
+            builder is given for such a batch, and for each request the cache slots of its keys, in order. What
+            `attnloom.testing` and `attnloom plugins check` try the format with.
+        manager: `"module:Class"` of the cache manager that hands out the slots, with the methods of
+            `attnloom.pages.PagePool` or those of a radix tree; none where the format has none.
+        options: keyword arguments of the builder under those of the caller, such as the plugin's settings.
     """
 
     name: str = field(validator=_check_name)
     builder: str = field(validator=_check_module_attr)
     doc: str = ""
+    example: str | None = field(default=None, validator=_optional_module_attr)
+    manager: str | None = field(default=None, validator=_optional_module_attr)
+    options: Mapping[str, Any] = field(factory=dict, converter=dict)
 
     def build_index(self, qo_lens, kv_lens, page_size: int | None = None, **needs) -> ComposedIndex:
         """The index of one batch: `qo_lens` and `kv_lens` are host integers, one a request, either may be 0.
@@ -196,4 +206,4 @@ class StorageFormat:
             IndexFormatError: for lengths, page ids or structures that contradict each other.
         """
         module, _, attr = self.builder.partition(":")
-        return getattr(importlib.import_module(module), attr)(qo_lens, kv_lens, page_size, **needs)
+        return getattr(importlib.import_module(module), attr)(qo_lens, kv_lens, page_size, **{**self.options, **needs})

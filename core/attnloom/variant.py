@@ -8,10 +8,15 @@ from __future__ import annotations
 
 import keyword
 import re
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from attrs import field, frozen
 
 from attnloom.errors import CompositionError
+from attnloom.names import NAME, normalize_name
+
+__all__ = ["ABI", "FUNCTORS", "NAME", "Param", "StaticParam", "TensorParam", "Variant", "normalize_name"]
 
 ABI = 1
 """Version of the C++ functor contract (`attnloom/variant.h`); part of every cache key."""
@@ -28,7 +33,6 @@ FUNCTORS = (
 )
 """Every functor a variant may define, in the order in which a kernel meets them."""
 
-NAME = re.compile(r"[a-z][a-z0-9_]*\Z")
 _CPP_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(::[A-Za-z_][A-Za-z0-9_]*)*\Z")
 _CPP_RESERVED = frozenset(
     re.findall(
@@ -46,12 +50,10 @@ _CPP_RESERVED = frozenset(
 )
 _MODULE_ATTR = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*\Z")
 _HEADER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./-]*\.(h|hpp|cuh)\Z")
-TENSOR_DTYPES = ("float32", "int32", "int64", "uint32", "uint8", "bool")
-
-
-def normalize_name(name: str) -> str:
-    """The canonical spelling of a plugin, variant, format or heuristic name: lower case, `_` for `-`."""
-    return name.strip().lower().replace("-", "_")
+TENSOR_DTYPES = (
+    *("float64", "float32", "float16", "bfloat16"),
+    *("int64", "int32", "int16", "int8", "uint32", "uint8", "bool"),
+)
 
 
 def _check_name(_instance, attribute, value) -> None:
@@ -62,6 +64,8 @@ def _check_name(_instance, attribute, value) -> None:
 
 
 def _check_module_attr(_instance, attribute, value) -> None:
+    if callable(value):
+        return
     if not isinstance(value, str) or not _MODULE_ATTR.match(value):
         raise CompositionError(f"{attribute.name} must be a 'module:attr' string, got {value!r}")
 
@@ -135,7 +139,8 @@ class TensorParam:
         shape: a tuple of integers, spec attributes (`"num_qo_heads"`), static parameters (`"rotary_dim"`), either with
             an integer division (`"rotary_dim//2"`), or `"*"` for any size.
         computed: `"module:fn"`, called as `fn(spec, params)`; returns anything numpy or torch can make a tensor of.
-            None: the user must give the tensor.
+        value: the tensor itself, in place of `computed`: what a variant written in Python closes over. Neither: the
+            user must give the tensor.
         planned: as for `Param`.
     """
 
@@ -143,6 +148,7 @@ class TensorParam:
     dtype: str = field(default="float32", kw_only=True)
     shape: tuple = field(default=(), kw_only=True, converter=tuple)
     computed: str | None = field(default=None, kw_only=True, validator=_optional_module_attr)
+    value: Any = field(default=None, kw_only=True, eq=False, repr=False)
     doc: str = field(default="", kw_only=True)
     planned: bool | None = field(default=None, kw_only=True)
 
@@ -170,37 +176,96 @@ class Variant:
         reference: `"module:Class"`; the class has a method a functor, vectorised over float64 numpy arrays.
         check: `"module:fn"`, called as `fn(spec, params)` with all the variant's values (tensors as `ParamTensor`)
             whenever they change; raises `ParamError` for values that contradict each other. None: nothing to check.
+        example: `"module:fn"`, called as `fn(spec, qo_lens, kv_lens)`; returns values by parameter name that fit such a
+            batch. What `attnloom.testing` and `attnloom plugins check` try the variant with; needed only where a
+            required parameter cannot be made up from its declaration.
         rotation: whether it rotates q and k by position (two rotations in one chain are an error).
         conflicts: names of variants it cannot be combined with.
-        abi: version of the functor contract it was written for.
+        abi: version of the functor contract that the struct was written for (the default is that of the first release,
+            not the newest: a header never claims a contract that its author had not seen).
         doc: what it computes and where that comes from (paper, model).
+        mods: the Python functions it is lowered from, for `from_mods`; then there is no header and no reference.
+        text: C++ that defines `struct`, in place of a header: what lowering makes of `mods`.
+        notes: what lowering found out, a line each, for `explain`.
     """
 
     name: str = field(validator=_check_name)
     struct: str = field()
-    header: str = field()
+    header: str | None = field(default=None)
     package: str | None = None
     functors: frozenset[str] = field(converter=frozenset)
     use_softmax: bool | None = None
     params: tuple[AnyParam, ...] = field(default=(), converter=tuple)
-    reference: str = field(validator=_check_module_attr)
+    reference: str | Callable | None = field(default=None)
     check: str | None = field(default=None, validator=_optional_module_attr)
+    example: str | None = field(default=None, validator=_optional_module_attr)
     rotation: bool = False
     conflicts: frozenset[str] = field(default=frozenset(), converter=frozenset)
-    abi: int = ABI
+    abi: int = field(default=1)
     doc: str = ""
+    mods: Any = None
+    text: str | None = field(default=None, repr=False)
+    notes: tuple[str, ...] = ()
+
+    @abi.validator
+    def _is_a_number(self, _attribute, value):
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise CompositionError(f"variant {self.name!r}: abi must be an integer such as {ABI}, got {value!r}")
 
     @struct.validator
     def _is_identifier(self, _attribute, value):
         if not isinstance(value, str) or not _CPP_IDENTIFIER.match(value) or set(value.split("::")) & _CPP_RESERVED:
             raise CompositionError(f"variant {self.name!r}: struct {value!r} is not a C++ identifier")
 
+    @classmethod
+    def from_mods(
+        cls,
+        name: str,
+        *,
+        score_mod: Callable | str | None = None,
+        mask_mod: Callable | str | None = None,
+        params: Iterable[Param | TensorParam] = (),
+        fast_math: bool = False,
+        doc: str = "",
+    ) -> Variant:
+        """A variant written in Python, with the signatures of FlexAttention; lowered to C++ when it is composed.
+
+        `q_idx` and `kv_idx` are positions (`q_pos`, `kv_pos`: the last query of a request is aligned with its last key
+        unless the index says otherwise), `b` is the request, `h` the query head; all are 0-d int32 tensors, `score` is
+        the scaled logit, float32. Further arguments, by name, are `params` (0-d tensors) and `qo_len`, `kv_len`,
+        `q_index`, `kv_index`, `kv_head`. Tensors that the function closes over are parameters too, under their names;
+        Python numbers are compiled in.
+
+        Args:
+            score_mod: `(score, b, h, q_idx, kv_idx) -> score`, or `"module:function"`.
+            mask_mod: `(b, h, q_idx, kv_idx) -> bool`, true keeps the pair, or `"module:function"`.
+            params: run-time parameters that the functions take as arguments of the same name.
+            fast_math: let devices use approximate functions (`tanh`, `exp`, `log`) and fuse products with sums.
+
+        Raises:
+            CompositionError: neither mod is given, or one is no function.
+        """
+        from attnloom.mods.descriptor import Mods
+
+        mods = Mods(score_mod, mask_mod, fast_math=fast_math)
+        functors = {"logits_transform"} if score_mod is not None else set()
+        functors |= {"logits_mask"} if mask_mod is not None else set()
+        struct = "attnloom::mods::variants::" + "".join(part.title() for part in normalize_name(name).split("_"))
+        return cls(name=name, struct=struct, functors=functors, params=params, mods=mods, doc=doc)
+
     @header.validator
     def _is_relative_header(self, _attribute, value):
+        if value is None and (self.mods is not None or self.text is not None):
+            return
         if not isinstance(value, str) or not _HEADER.match(value) or ".." in value.split("/"):
             raise CompositionError(
                 f"variant {self.name!r}: header {value!r} must be a relative path of a .h, .hpp or .cuh"
             )
+
+    @reference.validator
+    def _is_reference(self, attribute, value):
+        if value is not None or self.mods is None:
+            _check_module_attr(self, attribute, value)
 
     @functors.validator
     def _are_functors(self, _attribute, value):

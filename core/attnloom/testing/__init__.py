@@ -1,1 +1,39 @@
+"""The conformance kit: what a plugin is held to, by its author's tests and by `attnloom plugins check`.
 
+    from attnloom.testing import VariantSuite
+
+    class TestSoftCap(VariantSuite):
+        variant = "soft_cap"
+
+Three lines run every check that a variant must pass; `StorageFormatSuite` and `TileHeuristicSuite` do the same for the
+other kinds. A check may be overridden only to mark it `pytest.mark.xfail(reason=...)`. No GPU is needed: what needs one
+is marked `gpu` and skipped where there is none.
+"""
+
+from __future__ import annotations
+
+import importlib
+
+_HOMES = {
+    "Outcome": "runner",
+    "StorageFormatSuite": "storage_format_suite",
+    "TileHeuristicSuite": "tile_heuristic_suite",
+    "VariantSuite": "variant_suite",
+    "check_against_reference": "functors",
+    "run_suite": "runner",
+}
+
+__all__ = sorted(_HOMES)
+
+
+def __getattr__(name: str):
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"{__name__}.{home}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -23,58 +23,63 @@ from attnloom.compose import Composition, compose
 SITE_FIELDS = ("request", "qo_head", "kv_head", "q_index", "kv_index", "q_pos", "kv_pos", "qo_len", "kv_len")
 ROW_FUNCTORS = ("query_transform", "key_transform", "value_transform", "output_transform")
 
-_EXPORTS = """
+_HEAD = """
 #define ATTNLOOM_EXPORT extern "C" __attribute__((visibility("default"), used))
-namespace {{
-using Params = attnloom::generated::Params;
-using Variant = attnloom::generated::Variant;
-using attnloom::Site;
-Site at(const Site* sites, int64_t i) {{ return sites[i]; }}
-}}
-#define ATTNLOOM_ROWS(functor, D)                                                                        \\
-  ATTNLOOM_EXPORT void functor(const Params* p, float* x, int64_t n, const Site* sites) {{               \\
-    for (int64_t i = 0; i < n; i++) {{                                                                   \\
-      attnloom::Row<attnloom::HostMap<D>> row{{x + i * D}};                                              \\
+#define ATTNLOOM_ROWS(functor, name, D)                                                                  \\
+  ATTNLOOM_EXPORT void name(const Params* p, float* x, int64_t n, const Site* sites) {                   \\
+    for (int64_t i = 0; i < n; i++) {                                                                    \\
+      attnloom::Row<attnloom::HostMap<D>> row{x + i * D};                                                \\
       Variant::functor(*p, row, at(sites, i));                                                           \\
-    }}                                                                                                   \\
-  }}
-ATTNLOOM_ROWS(query_transform, {head_dim})
-ATTNLOOM_ROWS(key_transform, {head_dim})
-ATTNLOOM_ROWS(value_transform, {head_dim_v})
-ATTNLOOM_ROWS(output_transform, {head_dim_v})
+    }                                                                                                    \\
+  }
+namespace {
+using attnloom::Site;
+Site at(const Site* sites, int64_t i) { return sites[i]; }
+}
+"""
 
-ATTNLOOM_EXPORT void logits_transform(const Params* p, float* x, int64_t n, const Site* sites) {{
-  _Pragma("omp simd") for (int64_t i = 0; i < n; i++) {{
+_EXPORTS = """
+namespace chain_@ {
+using Params = attnloom::generated_@::Params;
+using Variant = attnloom::generated_@::Variant;
+ATTNLOOM_ROWS(query_transform, query_transform_@, HEAD_DIM)
+ATTNLOOM_ROWS(key_transform, key_transform_@, HEAD_DIM)
+ATTNLOOM_ROWS(value_transform, value_transform_@, HEAD_DIM_V)
+ATTNLOOM_ROWS(output_transform, output_transform_@, HEAD_DIM_V)
+
+ATTNLOOM_EXPORT void logits_transform_@(const Params* p, float* x, int64_t n, const Site* sites) {
+  _Pragma("omp simd") for (int64_t i = 0; i < n; i++) {
     const Site& s = sites[i];
-    const Site site{{s.request, s.qo_head, s.kv_head, s.q_index, s.kv_index, s.q_pos, s.kv_pos, s.qo_len, s.kv_len}};
+    const Site site{s.request, s.qo_head, s.kv_head, s.q_index, s.kv_index, s.q_pos, s.kv_pos, s.qo_len, s.kv_len};
     x[i] = Variant::logits_transform(*p, x[i], site);
-  }}
-}}
-ATTNLOOM_EXPORT void logits_mask(const Params* p, uint8_t* keep, int64_t n, const Site* sites) {{
+  }
+}
+ATTNLOOM_EXPORT void logits_mask_@(const Params* p, uint8_t* keep, int64_t n, const Site* sites) {
   for (int64_t i = 0; i < n; i++) keep[i] = Variant::logits_mask(*p, at(sites, i));
-}}
-ATTNLOOM_EXPORT void kv_range(const Params* p, int32_t* bounds, int32_t* counts, int64_t n, const Site* sites) {{
-  for (int64_t i = 0; i < n; i++) {{
+}
+ATTNLOOM_EXPORT void kv_range_@(const Params* p, int32_t* bounds, int32_t* counts, int64_t n, const Site* sites) {
+  for (int64_t i = 0; i < n; i++) {
     const auto set = Variant::kv_range(*p, at(sites, i));
     counts[i] = set.count;
-    for (int r = 0; r < set.count; r++) {{
+    for (int r = 0; r < set.count; r++) {
       bounds[2 * (i * Variant::max_ranges + r)] = set.ranges[r].lo;
       bounds[2 * (i * Variant::max_ranges + r) + 1] = set.ranges[r].hi;
-    }}
-  }}
-}}
-ATTNLOOM_EXPORT void row_init(const Params* p, float* md, int64_t n, const Site* sites) {{
-  for (int64_t i = 0; i < n; i++) {{
+    }
+  }
+}
+ATTNLOOM_EXPORT void row_init_@(const Params* p, float* md, int64_t n, const Site* sites) {
+  for (int64_t i = 0; i < n; i++) {
     const auto init = Variant::row_init(*p, at(sites, i));
     md[2 * i] = init.m;
     md[2 * i + 1] = init.d;
-  }}
-}}
-ATTNLOOM_EXPORT int32_t fact(int32_t which) {{
-  const int32_t facts[] = {{Variant::max_ranges, Variant::range_monotone, Variant::range_head_uniform,
-                           Variant::use_softmax, Variant::has_kv_range, Variant::has_logits_mask}};
+  }
+}
+ATTNLOOM_EXPORT int32_t fact_@(int32_t which) {
+  const int32_t facts[] = {Variant::max_ranges, Variant::range_monotone, Variant::range_head_uniform,
+                           Variant::use_softmax, Variant::has_kv_range, Variant::has_logits_mask};
   return facts[which];
-}}
+}
+}
 """
 
 
@@ -92,26 +97,72 @@ class FunctorSpec:
     params: Any = None
 
 
+def compile_functors(compositions, params, *, debug: bool = False, flags: tuple[str, ...] = ()) -> list:
+    """The `CompiledFunctors` of several compositions, from one compile.
+
+    Args:
+        params: the parameters of each, keyed `"alias.parameter"`.
+        flags: further compiler flags.
+    """
+    library = _build(compositions, debug, flags)
+    pairs = enumerate(zip(compositions, params, strict=True))
+    return [CompiledFunctors(one, own, library=library, number=number) for number, (one, own) in pairs]
+
+
+def _build(compositions, debug: bool, flags: tuple[str, ...] = ()) -> ctypes.CDLL:
+    from attnloom import jit
+
+    unit = jit.CompileUnit(
+        name="functors",
+        sources={"functors.cc": "".join(_texts(compositions))},
+        include_dirs=list(dict.fromkeys(folder for one in compositions for folder in one.include_dirs)),
+        owners={prefix: label for one in compositions for prefix, label in one.owners.items()},
+        flags=flags,
+        kind="test",
+    )
+    return ctypes.CDLL(str(jit.build(unit, jit.host_toolchain(debug=debug)).path))
+
+
+def _texts(compositions):
+    for number, composition in enumerate(compositions):
+        yield composition.source.replace("attnloom::generated", f"attnloom::generated_{number}")
+    yield _HEAD
+    for number, composition in enumerate(compositions):
+        dims = {"HEAD_DIM_V": composition.spec.head_dim_v, "HEAD_DIM": composition.spec.head_dim, "@": number}
+        text = _EXPORTS
+        for word, value in dims.items():
+            text = text.replace(word, str(value))
+        yield text
+
+
 class CompiledFunctors:
-    """A composition's functors as callables over arrays of sites (`random_sites`)."""
+    """A composition's functors as callables over arrays of sites (`random_sites`).
 
-    def __init__(self, composition: Composition, params: dict[str, Any] | None = None, *, debug: bool = False):
-        from attnloom import jit
+    Attributes:
+        composition: what was compiled.
+        params: its `BoundParams`; may be replaced by others that `composition.resolve` made.
+        facts: `max_ranges`, `range_monotone`, `range_head_uniform`, `use_softmax`, ... by name.
+    """
 
-        spec = composition.spec
-        text = composition.source + _EXPORTS.format(head_dim=spec.head_dim, head_dim_v=spec.head_dim_v)
-        unit = jit.CompileUnit(
-            name="functors",
-            sources={"functors.cc": text},
-            include_dirs=composition.include_dirs,
-            owners=composition.owners,
-            kind="test",
-        )
+    def __init__(
+        self,
+        composition: Composition,
+        params: dict[str, Any] | None = None,
+        *,
+        debug: bool = False,
+        library: ctypes.CDLL | None = None,
+        number: int = 0,
+    ):
+        """Compile `composition`, or take it from a `library` that `compile_functors` made."""
         self.composition = composition
         self.params = composition.resolve(params)
-        self._library = ctypes.CDLL(str(jit.build(unit, jit.host_toolchain(debug=debug)).path))
+        self._library = _build([composition], debug) if library is None else library
+        self._number = number
         names = ("max_ranges", "range_monotone", "range_head_uniform", "use_softmax", "has_kv_range", "has_logits_mask")
-        self.facts = {name: self._library.fact(i) for i, name in enumerate(names)}
+        self.facts = {name: self._function("fact")(i) for i, name in enumerate(names)}
+
+    def _function(self, name: str):
+        return getattr(self._library, f"{name}_{self._number}")
 
     def rows(self, functor: str, x: np.ndarray, sites: SimpleNamespace) -> np.ndarray:
         """A row functor over `x` float32 [n, dim]."""
@@ -130,7 +181,7 @@ class CompiledFunctors:
         packed = _packed(sites)
         counts = np.zeros(len(packed), np.int32)
         bounds = np.zeros((len(packed), self.facts["max_ranges"], 2), np.int32)
-        self._library.kv_range(
+        self._function("kv_range")(
             *map(_pointer, (self.params.struct, bounds, counts)), ctypes.c_int64(len(packed)), _pointer(packed)
         )
         return [[tuple(map(int, pair)) for pair in rows[:count]] for rows, count in zip(bounds, counts, strict=True)]
@@ -141,16 +192,22 @@ class CompiledFunctors:
 
     def _call(self, name: str, out: np.ndarray, sites: SimpleNamespace) -> np.ndarray:
         packed = _packed(sites)
-        getattr(self._library, name)(
-            _pointer(self.params.struct), _pointer(out), ctypes.c_int64(len(packed)), _pointer(packed)
-        )
+        self._function(name)(_pointer(self.params.struct), _pointer(out), ctypes.c_int64(len(packed)), _pointer(packed))
         return out
 
 
-def random_sites(rng: np.random.Generator, n: int, spec, *, requests: int = 3, max_len: int = 200) -> SimpleNamespace:
-    """`n` sites of pairs that can occur, as int64 arrays: positions are the default ones, shifted per request."""
-    qo_len = rng.integers(1, max_len, requests)
-    kv_len = rng.integers(1, max_len, requests)
+def random_sites(
+    rng: np.random.Generator, n: int, spec, *, requests: int = 3, max_len: int = 200, lens=None
+) -> SimpleNamespace:
+    """`n` sites of pairs that can occur, as int64 arrays: positions are the default ones, shifted per request.
+
+    Args:
+        lens: `(qo_lens, kv_lens)` of the batch that the pairs are from, none 0; none given: `requests` random ones.
+    """
+    if lens is None:
+        lens = rng.integers(1, max_len, requests), rng.integers(1, max_len, requests)
+    qo_len, kv_len = (np.asarray(one, np.int64) for one in lens)
+    requests = len(qo_len)
     request = rng.integers(0, requests, n)
     shift = rng.integers(-5, 5000, requests)[request]
     q_index = rng.integers(0, qo_len[request])
@@ -197,12 +254,17 @@ def check_against_reference(
         from attnloom.plugins import PluginSet
 
         plugins = PluginSet.default()
-    rng = np.random.default_rng(seed)
-    compiled = CompiledFunctors(compose(variants, spec=spec, plugins=plugins, params=params), params)
-    sites = sites or random_sites(rng, n, spec)
+    composition = compose(variants, spec=spec, plugins=plugins, params=params)
+    (compiled,) = compile_functors([composition], [params])
+    compare_with_reference(compiled, np.random.default_rng(seed), n=n, rtol=rtol, sites=sites)
+    return compiled
+
+
+def compare_with_reference(compiled: CompiledFunctors, rng, *, n: int = 500, rtol: float = 2e-6, sites=None) -> None:
+    """Compare every compiled functor with the float64 references. Raises `AssertionError` where they differ."""
+    sites = sites or random_sites(rng, n, compiled.composition.spec)
     for functor, chain in reference_functors(compiled.composition, compiled.params).items():
         _CHECKS.get(functor, _check_rows)(functor, compiled, chain, sites, rng, rtol)
-    return compiled
 
 
 def _check_rows(functor, compiled, chain, sites, rng, rtol) -> None:

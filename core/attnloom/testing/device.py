@@ -1,0 +1,74 @@
+"""What needs a GPU's compiler or a GPU."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from unittest import SkipTest
+
+ARCHITECTURES = ("80", "90a")
+
+TOLERANCE = 5e-3
+"""Bound of a GPU kernel's error in float16, relative to the reference's magnitude."""
+
+_PROBE = """
+using attnloom::generated::Variant;
+using attnloom::Site;
+__global__ void probe(Variant::Params p, float* x, int* flags, Site site) {
+  float storage[8];
+  attnloom::Row<attnloom::HostMap<8>> row{storage};
+  for (int d = 0; d < 8; d++) storage[d] = x[d];
+  Variant::query_transform(p, row, site);
+  Variant::key_transform(p, row, site);
+  Variant::value_transform(p, row, site);
+  Variant::output_transform(p, row, site);
+  for (int d = 0; d < 8; d++) x[d] = Variant::logits_transform(p, storage[d], site);
+  const auto set = Variant::kv_range(p, site);
+  flags[0] = Variant::logits_mask(p, site) && set.contains(site.kv_pos);
+  const auto init = Variant::row_init(p, site);
+  x[0] += init.m + init.d;
+}
+"""
+
+
+def compile_for_devices(composition) -> None:
+    """Compile the composition's functors for each of `ARCHITECTURES`. Raises `AssertionError` with the first error.
+
+    Raises `SkipTest` where there is no nvcc.
+    """
+    nvcc = shutil.which("nvcc")
+    if nvcc is None:
+        raise SkipTest("needs nvcc on the PATH")
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder, "probe.cu")
+        source.write_text(composition.source + _PROBE, encoding="utf-8")
+        command = [nvcc, "-std=c++20", "-O1", "-fatbin", str(source), "-o", str(Path(folder, "probe.fatbin"))]
+        command += [f"-gencode=arch=compute_{arch},code=sm_{arch}" for arch in ARCHITECTURES]
+        command += [f"-I{include}" for include in composition.include_dirs]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        lines = [line for line in (done.stdout + done.stderr).splitlines() if "error" in line]
+        raise AssertionError(f"does not compile for devices: {(lines or ['no message'])[0].strip()}")
+
+
+def require_gpu() -> None:
+    """Raise `SkipTest` where torch sees no GPU, or this attnloom has no kernels for it."""
+    import torch
+
+    from attnloom import AttentionSpec, AttentionWrapper, UnsupportedError
+
+    if not torch.cuda.is_available():
+        raise SkipTest("needs a GPU")
+    try:
+        AttentionWrapper(AttentionSpec([], num_qo_heads=1, num_kv_heads=1, head_dim=64, dtype="float16"), "cuda")
+    except UnsupportedError as error:
+        raise SkipTest(f"no kernels for the GPU: {error}") from error
+
+
+def to_gpu(data):
+    """`batches.tensors` on the GPU."""
+    for name, tensor in vars(data).items():
+        setattr(data, name, tensor.cuda())
+    return data
