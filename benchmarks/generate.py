@@ -15,6 +15,7 @@ from pathlib import Path
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TQDM_DISABLE", "1")
+os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # as `attnloom generate` sets it
 
 import torch
 from attnloom.integrations.eager import generate_eagerly

@@ -51,7 +51,7 @@ def generate(
     K and V live in pages; the beginning that prompts share is computed once. Without --model, SmolLM2-135M-Instruct
     (93 MB) is fetched once and kept in the user's cache.
     """
-    _quiet_libraries()
+    _prepare_process()
     result = _run(
         prompts=_gather_prompts(prompts, file, system),
         storage_format=_choice("--storage-format", storage_format.replace("-", "_"), STORAGE_FORMATS),
@@ -71,9 +71,14 @@ def generate(
         raise typer.Exit(1)
 
 
-def _quiet_libraries() -> None:
-    """No network, no progress bars, no warnings of the libraries that are about to be imported."""
+def _prepare_process() -> None:
+    """No network, no progress bars, no warnings of the libraries that are about to be imported.
+
+    GCC's OpenMP threads, torch's and attnloom's alike, wait for each other in a loop of milliseconds; on a machine with
+    other work that costs far more than it saves, so they give up sooner here.
+    """
     for name, value in {
+        "GOMP_SPINCOUNT": "10000",
         "HF_HUB_OFFLINE": "1",
         "TRANSFORMERS_VERBOSITY": "error",
         "TOKENIZERS_PARALLELISM": "false",
