@@ -1,4 +1,4 @@
-"""From a spec to a loaded host kernel: compose, choose tiles, generate, compile or find, load; remembered."""
+"""From a spec to a loaded kernel: compose, choose tiles, generate, compile or find, load; remembered."""
 
 from __future__ import annotations
 
@@ -12,52 +12,58 @@ from attrs import frozen
 
 from attnloom.errors import UnsupportedError
 from attnloom.spec import AttentionSpec
+from attnloom.targets import HOST
 from attnloom.tile import Tile, TileChoice, TileProblem
 
-FAMILY = "host"
 _REMEMBERED = 256
 
 
 @frozen(eq=False)
-class HostKernel:
+class Kernel:
     """A compiled kernel and what it was made from.
 
     Attributes:
+        target: what it is compiled for.
         composition: the composed variants (names, order, parameters, C++ text).
         tiles: the tile classes chosen and why.
         unit: what was compiled; `artifact` where it lies and whether it was found in the cache.
-        run: the launcher, `run(args_address, q, k, v, out, lse | None)`.
+        handle: the loaded library.
+        run: the launcher, `run(args_address, q, k, v, out, lse | None)`; a CUDA kernel's takes a stream as well.
         ranges: address of the kernel's range function for the planner; 0 where no variant limits the keys.
     """
 
     spec: AttentionSpec
+    target: Any
     composition: Any
     tiles: TileChoice
     unit: Any
     artifact: Any
+    handle: Any
     run: Callable
     ranges: int
 
 
 _lock = threading.Lock()
-_kernels: OrderedDict[tuple, HostKernel] = OrderedDict()
+_kernels: OrderedDict[tuple, Kernel] = OrderedDict()
 
 
-def host_kernel(spec: AttentionSpec, *, max_qo_len: int | None = None, max_kv_len: int | None = None) -> HostKernel:
-    """The host kernel of `spec`: opened before, found in the cache, or compiled now.
+def open_kernel(
+    spec: AttentionSpec, target=HOST, *, max_qo_len: int | None = None, max_kv_len: int | None = None
+) -> Kernel:
+    """The kernel of `spec` for `target`: opened before, found in the cache, or compiled now.
 
     Raises:
         UnknownNameError, PluginError, CompositionError, ParamError: wrong variants or parameters.
-        UnsupportedError: a dtype or tile that no host kernel has.
+        UnsupportedError: a dtype, head dim or tile that no kernel of the target has.
         CompileError: no compiler, or a variant's code does not compile; names the plugin, its file and line.
     """
     plugins = spec.plugin_set
-    key = (spec, id(plugins), max_qo_len, max_kv_len)
+    key = (spec, target, id(plugins), max_qo_len, max_kv_len)
     with _lock:
         if (known := _kernels.get(key)) is not None:
             _kernels.move_to_end(key)
             return known
-    kernel = _open(spec, plugins, max_qo_len, max_kv_len)
+    kernel = _open(spec, target, plugins, max_qo_len, max_kv_len)
     with _lock:
         _kernels[key] = kernel
         while len(_kernels) > _REMEMBERED:
@@ -65,63 +71,54 @@ def host_kernel(spec: AttentionSpec, *, max_qo_len: int | None = None, max_kv_le
     return kernel
 
 
-def describe(spec: AttentionSpec, *, max_qo_len: int | None = None, max_kv_len: int | None = None):
-    """`(composition, tiles, unit)` of a spec's host kernel, without compiling it. Raises as `host_kernel`."""
+def describe(spec: AttentionSpec, target=HOST, *, max_qo_len: int | None = None, max_kv_len: int | None = None):
+    """`(composition, tiles, unit)` of a spec's kernel, without compiling it. Raises as `open_kernel`."""
     from attnloom.compose import compose
 
     plugins = spec.plugin_set
     composition = compose(spec.variants, spec=spec, plugins=plugins)
-    tiles = choose_tiles(spec, composition.functors, plugins, max_qo_len, max_kv_len)
-    return composition, tiles, _unit(spec, composition, tiles)
+    tiles = choose_tiles(spec, target, composition.functors, plugins, max_qo_len, max_kv_len)
+    return composition, tiles, _unit(spec, target, composition, tiles)
 
 
-def _unit(spec: AttentionSpec, composition, tiles: TileChoice):
+def _unit(spec: AttentionSpec, target, composition, tiles: TileChoice):
     from attnloom import jit
-    from attnloom.jit import host_kernel
 
-    config = host_kernel.KernelConfig(
-        dtype=spec.dtype,
-        kv_dtype=spec.kv_dtype,
-        out_dtype=spec.out_dtype,
-        head_dim=spec.head_dim,
-        head_dim_v=spec.head_dim_v,
-        short=tiles.short,
-        tall=tiles.tall,
-    )
     aliases = "_".join(member.alias for member in composition.members) or "plain"
     return jit.CompileUnit(
-        name=f"host_{aliases}_{spec.dtype}_{spec.kv_dtype}_d{spec.head_dim}"[:100],
-        sources={"kernel.cpp": host_kernel.source(composition.source, config)},
+        name=f"{target.name}_{aliases}_{spec.dtype}_{spec.kv_dtype}_d{spec.head_dim}"[:100],
+        sources={target.source_name: target.source(spec, composition, tiles)},
         include_dirs=list(dict.fromkeys([*composition.include_dirs, *jit.include_dirs()])),
         owners=composition.owners,
     )
 
 
-def choose_tiles(spec: AttentionSpec, functors, plugins, max_qo_len=None, max_kv_len=None) -> TileChoice:
+def choose_tiles(spec: AttentionSpec, target, functors, plugins, max_qo_len=None, max_kv_len=None) -> TileChoice:
     """The tile classes of `spec`: its own, its heuristic's, or the core's where that one has no opinion.
 
     Raises:
         UnsupportedError: tiles of another family, or none that holds the query heads of one kv head.
     """
-    choice = _choice(spec, functors, plugins, max_qo_len, max_kv_len)
+    choice = _choice(spec, target, functors, plugins, max_qo_len, max_kv_len)
     rows = max(tile.t_q for tile in (choice.short, choice.tall or choice.short))
     if rows < spec.group:
         raise UnsupportedError(
-            f"the largest tile has t_q {rows}, but {spec.group} query heads share a kv head: take a t_q of at least that"
+            f"the largest tile has t_q {rows}, but {spec.group} query heads share a kv head: take a t_q of at least "
+            f"{spec.group}"
         )
     return choice
 
 
-def _choice(spec: AttentionSpec, functors, plugins, max_qo_len, max_kv_len) -> TileChoice:
+def _choice(spec: AttentionSpec, target, functors, plugins, max_qo_len, max_kv_len) -> TileChoice:
     if isinstance(spec.tile, Tile):
-        if spec.tile.family != FAMILY:
+        if spec.tile.family not in target.families:
             raise UnsupportedError(
-                f"tile family {spec.tile.family!r} does not run on the cpu; its family is {FAMILY!r}"
+                f"tile family {spec.tile.family!r} does not run on {target}; its family is {target.family!r}"
             )
         return TileChoice(short=spec.tile, why=["given by the spec"])
     problem = TileProblem(
-        family=FAMILY,
-        device="cpu",
+        family=target.family,
+        device=target.device,
         dtype=spec.dtype,
         kv_dtype=spec.kv_dtype,
         head_dim=spec.head_dim,
@@ -139,6 +136,8 @@ def _choice(spec: AttentionSpec, functors, plugins, max_qo_len, max_kv_len) -> T
     from attnloom.builtin import AUTO
 
     fallback = _resolve(AUTO.choose)(problem)
+    if fallback is None:
+        raise UnsupportedError(f"no tile heuristic chooses tiles of the {target.family} family: give tile=Tile(...)")
     return TileChoice(
         short=fallback.short,
         tall=fallback.tall,
@@ -151,13 +150,12 @@ def _resolve(path: str):
     return getattr(importlib.import_module(module), attr)
 
 
-def _open(spec: AttentionSpec, plugins, max_qo_len, max_kv_len) -> HostKernel:
+def _open(spec: AttentionSpec, target, plugins, max_qo_len, max_kv_len) -> Kernel:
     from attnloom import jit
 
-    toolchain = jit.host_toolchain(spec.debug)
-    toolchain.require_loadable()
-    composition, tiles, unit = describe(spec, max_qo_len=max_qo_len, max_kv_len=max_kv_len)
+    toolchain = target.toolchain(spec.debug)
+    composition, tiles, unit = describe(spec, target, max_qo_len=max_qo_len, max_kv_len=max_kv_len)
     (artifact,) = jit.prepare([unit], toolchain, on_compiled=plugins.notify_compiled)
-    loaded = jit.load(artifact)
-    ranges = loaded.symbol("attnloom_ranges") if composition.has_range else 0
-    return HostKernel(spec, composition, tiles, unit, artifact, loaded.run, ranges)
+    handle = jit.load(artifact)
+    ranges = handle.symbol("attnloom_ranges") if composition.has_range else 0
+    return Kernel(spec, target, composition, tiles, unit, artifact, handle, handle.run, ranges)

@@ -31,6 +31,13 @@ class Limits:
         """Whether there is any bound."""
         return any(bound is not None for bound in astuple(self))
 
+    @property
+    def most_tokens(self) -> int | None:
+        """The most query tokens of a batch, or none where that is left open."""
+        if self.tokens is None and self.requests is not None and self.qo_len is not None:
+            return self.requests * self.qo_len
+        return self.tokens
+
     def check(self, index: ComposedIndex) -> None:
         """Raises `PlanError`, with both values, where `index` holds more."""
         _check("requests", self.requests, index.num_requests)

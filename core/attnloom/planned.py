@@ -14,8 +14,8 @@ from attnloom.abi import ARGS_ABI, RunArgs
 from attnloom.dtypes import CODES, DTYPE_BYTES
 from attnloom.errors import RunError
 from attnloom.index import ComposedIndex
-from attnloom.kernel import HostKernel
 from attnloom.spec import AttentionSpec
+from attnloom.variant import TensorParam
 from attnloom.views import write_index
 
 INVARIANT_KEYS = 1024
@@ -39,25 +39,25 @@ class Planned:
         view: what the planner says of the plan.
     """
 
-    def __init__(self, spec: AttentionSpec, kernel: HostKernel, num_workers: int):
+    def __init__(self, spec: AttentionSpec, engine):
         from attnloom_scheduler.planner import Planner
 
         self._planner = Planner(_scheduler_library())
         self._buffer = bytearray(ctypes.sizeof(RunArgs))
         self.args = RunArgs.from_buffer(self._buffer)
         self.args_address = ctypes.addressof(self.args)
-        self._spec, self._kernel = spec, kernel
+        self._spec, self._device, self._keeps_addresses = spec, engine.device, engine.keeps_addresses
         self._row_bytes = 4 * (spec.head_dim_v + 2)
-        self.use_softmax = kernel.composition.use_softmax
+        self.use_softmax = engine.kernel.composition.use_softmax
         self.index: ComposedIndex | None = None
         self.view = None
         self.bound = None
-        self._params: dict = {}
         self._rebound: tuple | None = None
         self._pages_checked = 0
         self.num_tokens = 0
         self._set_constants()
-        self._input = _plan_input(spec, kernel, num_workers, self.args)
+        self._input = _plan_input(spec, engine, self.args)
+        self._range_fn = self._input.range_fn
 
     def _set_constants(self) -> None:
         spec, args = self._spec, self.args
@@ -72,20 +72,24 @@ class Planned:
         """Bytes of partial states that a run writes."""
         return self.view.num_part_rows * self._row_bytes
 
-    def bind(self, params: dict) -> None:
-        """Take parameter values for the plan to come. Raises `ParamError`."""
-        if self.bound is None or params is not self._params:
-            self.bound = self._kernel.composition.resolve(params)
-            self._params = params
+    def bind(self, bound) -> None:
+        """Take the parameters of the plan to come."""
+        if bound is not self.bound:
+            self.bound = bound
             self._rebound = None
 
-    def plan(self, index: ComposedIndex) -> None:
+    def plan(self, index: ComposedIndex, *, every_key: bool = False) -> None:
         """Plan `index`: as it is composed, or as a single level where that is predicted to be faster.
+
+        Args:
+            index: the batch.
+            every_key: skip no key by the variants' ranges: the lengths are bounds, and positions depend on them.
 
         Raises:
             PlanError, UnsupportedError: the batch cannot be planned.
         """
         self.args.params = self.bound.address
+        self._input.range_fn = None if every_key else self._range_fn
         if index.single is None:
             view, chosen = self._plan_one(index), index
         elif self._spec.batch_invariant:
@@ -98,7 +102,6 @@ class Planned:
             else:
                 self._write(chosen)
         self.view, self.index = view, chosen
-        self.args.plan = view.address
         self.num_tokens = chosen.num_tokens
         self._pages_checked = 0
 
@@ -107,7 +110,7 @@ class Planned:
         return self._planner.plan(self._input)
 
     def _write(self, index: ComposedIndex) -> None:
-        write_index(self._buffer, index, self._spec.num_kv_heads)
+        write_index(self._buffer, index, self._spec.num_kv_heads, self._device)
 
     def rebind(self, params: dict):
         """The parameters of a run that gives others than the plan.
@@ -132,20 +135,40 @@ class Planned:
 
     def use(self, workspace) -> None:
         """Point the partial states into `workspace`, which is large enough."""
+        rows = workspace.nbytes // self._row_bytes if self._keeps_addresses else self.view.num_part_rows
         self.args.partial_o = workspace.address
-        self.args.partial_md = workspace.address + 4 * self.view.num_part_rows * self._spec.head_dim_v
+        self.args.partial_md = workspace.address + 4 * rows * self._spec.head_dim_v
 
 
-def _plan_input(spec: AttentionSpec, kernel: HostKernel, num_workers: int, args: RunArgs):
+class Binding:
+    """The parameters of a wrapper's plans: what the spec gives is checked, converted and put on the device once."""
+
+    def __init__(self, spec: AttentionSpec, engine):
+        self._spec, self._composition, self._device = spec, engine.kernel.composition, str(engine.device)
+        self._own = None
+
+    def bind(self, params: dict | None):
+        """The spec's parameters, with `params` over them. Raises `ParamError`."""
+        if self._own is None:
+            if params is not None:  # the spec's alone may lack what a plan has to give
+                return self._resolve({**self._spec.params, **params})
+            self._own = self._resolve(self._spec.params)
+        return self._own.replace(params)
+
+    def _resolve(self, params: dict):
+        return self._composition.resolve(params, device=self._device)
+
+
+def _plan_input(spec: AttentionSpec, engine, args: RunArgs):
     from attnloom_scheduler import costs
     from attnloom_scheduler.inputs import PlanInput
 
-    table = costs.TABLE["host"]
+    kernel, table = engine.kernel, costs.TABLE[engine.costs]
     itemsize = DTYPE_BYTES[spec.kv_dtype]
     dims = {"head_dim": spec.head_dim, "head_dim_v": spec.head_dim_v, "kv_itemsize": itemsize}
     tiles = [tile for tile in (kernel.tiles.short, kernel.tiles.tall) if tile is not None]
     inputs = PlanInput(
-        num_workers=num_workers,
+        num_workers=engine.num_workers,
         num_kv_heads=spec.num_kv_heads,
         group=spec.group,
         batch_invariant_chunk=_invariant_chunk(tiles) if spec.batch_invariant else 0,
@@ -156,9 +179,18 @@ def _plan_input(spec: AttentionSpec, kernel: HostKernel, num_workers: int, args:
         classes=[costs.tile_class(table, tile.t_q, tile.t_kv, rows=tile.t_q, **dims) for tile in tiles],
         index=ctypes.addressof(args.index),
     )
-    if kernel.ranges:
+    if kernel.ranges and (engine.reads_param_tensors or not _plans_by_tensors(kernel.composition)):
         inputs.range_fn, inputs.range_ctx = kernel.ranges, ctypes.addressof(args)
     return inputs
+
+
+def _plans_by_tensors(composition) -> bool:
+    """Whether a `kv_range` reads a tensor."""
+    return any(
+        isinstance(param, TensorParam) and member.variant.is_planned(param)
+        for member in composition.members
+        for param in member.variant.params
+    )
 
 
 def _invariant_chunk(tiles) -> int:

@@ -2,34 +2,32 @@
 
 from __future__ import annotations
 
-import ctypes
-
 from attnloom.errors import RunError
 
 
 class Scale:
-    """The k or the v scale of a run: keeps alive what the kernel is pointed to."""
+    """The k or the v scale of a run on an engine: keeps alive what the kernel is pointed to."""
 
-    def __init__(self, name: str, num_kv_heads: int):
+    def __init__(self, name: str, num_kv_heads: int, engine):
         self.name = name
         self.num_kv_heads = num_kv_heads
-        self._number = ctypes.c_float(1.0)
-        self._number_address = ctypes.addressof(self._number)
+        self._engine = engine
         self._tensor = None
 
     def place(self, value) -> tuple[int, int]:
-        """`(address, stride in elements)` of a number, or of a float32 host tensor `[1]` or `[num_kv_heads]`.
+        """`(address, stride in elements)` of a number, or of a float32 tensor `[1]` or `[num_kv_heads]`.
 
         Raises:
             RunError: anything else.
         """
         if isinstance(value, (int, float)):
-            self._number.value = value
-            return self._number_address, 0
+            return self._engine.constant(float(value)), 0
         if not hasattr(value, "data_ptr"):
             raise RunError(f"{self.name}_scale must be a number or a float32 tensor, got {value!r}")
-        if str(value.dtype) != "torch.float32" or value.device.type != "cpu":
-            raise RunError(f"{self.name}_scale is {value.dtype} on {value.device}, it must be float32 on the cpu")
+        if str(value.dtype) != "torch.float32" or value.device != self._engine.device:
+            raise RunError(
+                f"{self.name}_scale is {value.dtype} on {value.device}, it must be float32 on {self._engine.device}"
+            )
         if value.numel() not in (1, self.num_kv_heads) or value.dim() > 1:
             raise RunError(
                 f"{self.name}_scale has shape {list(value.shape)}, it must be [1] or [{self.num_kv_heads}] (kv heads)"

@@ -28,12 +28,15 @@ def address(array) -> int:
         return array.data_ptr() if hasattr(array, "data_ptr") else array.ctypes.data
 
 
-def write_index(buffer: bytearray, index: ComposedIndex, num_kv_heads: int) -> None:
+def write_index(buffer: bytearray, index: ComposedIndex, num_kv_heads: int, device) -> None:
     """Fill the `index` of the `RunArgs` that lie in `buffer`; the caller keeps `index` alive.
+
+    Args:
+        device: the `torch.device` of the kernel. Page ids may lie on it or on the host.
 
     Raises:
         PlanError: more levels than a kernel holds, or page lists for another number of kv heads.
-        UnsupportedError: page ids that are not on the host.
+        UnsupportedError: page ids on another device.
     """
     levels = index.levels
     if len(levels) > MAX_LEVELS:
@@ -54,14 +57,16 @@ def write_index(buffer: bytearray, index: ComposedIndex, num_kv_heads: int) -> N
     for level in levels:
         if level.per_head:
             _check_heads(level, num_kv_heads)
-        _write_level(buffer, at, level)
+        _write_level(buffer, at, level, device)
         at += _LEVEL_SIZE
 
 
-def _write_level(buffer: bytearray, at: int, level: Level) -> None:
+def _write_level(buffer: bytearray, at: int, level: Level, device) -> None:
     indices = level.indices
-    if type(indices) is not np.ndarray and indices.device.type != "cpu":
-        raise UnsupportedError(f"the page ids are on {indices.device}, the kernel runs on the cpu: use .cpu()")
+    if type(indices) is not np.ndarray and indices.device.type != "cpu" and indices.device != device:
+        raise UnsupportedError(
+            f"the page ids are on {indices.device}, the kernel runs on {device}: use .{_move(device)}"
+        )
     _LEVEL.pack_into(
         buffer,
         at,
@@ -91,3 +96,7 @@ def _check_heads(level: Level, num_kv_heads: int) -> None:
 def _head_stride(indices) -> int:
     stride = getattr(indices, "stride", None)
     return stride(0) if stride is not None else indices.strides[0] // indices.itemsize
+
+
+def _move(device) -> str:
+    return "cpu()" if device.type == "cpu" else f"to({str(device)!r})"

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from attnloom.errors import PlanError
+
 
 class Workspace:
     """A float32 buffer that grows to the largest plan made so far and never shrinks.
 
-    Wrappers that run one after the other (the layers of a model) may share one; it belongs to one thread. What it holds
-    between runs is of no meaning.
+    Wrappers that run one after the other (the layers of a model) may share one; it belongs to one thread and one
+    stream. What it holds between runs is of no meaning.
+
+    Args:
+        device: where it lies, that of the wrappers.
     """
 
-    def __init__(self):
+    def __init__(self, device="cpu"):
+        self.device = device
         self.buffer = None
         self.address = 0
+        self._captured = False
 
     @property
     def nbytes(self) -> int:
@@ -20,13 +27,25 @@ class Workspace:
         return 0 if self.buffer is None else self.buffer.numel() * 4
 
     def reserve(self, nbytes: int) -> None:
-        """Make the buffer at least `nbytes` bytes large; its contents may be lost."""
+        """Make the buffer at least `nbytes` bytes large; its contents may be lost.
+
+        Raises `PlanError` where it would have to move after a CUDA graph has captured its address.
+        """
         if nbytes <= self.nbytes:
             return
+        if self._captured:
+            raise PlanError(
+                f"the batch needs {nbytes} bytes of workspace, but a CUDA graph has captured one of {self.nbytes}: "
+                "declare the wrapper's maxima (max_requests, max_tokens, ...) before capturing"
+            )
         import torch
 
-        self.buffer = torch.empty((nbytes + 3) // 4, dtype=torch.float32)
+        self.buffer = torch.empty((nbytes + 3) // 4, dtype=torch.float32, device=self.device)
         self.address = self.buffer.data_ptr()
 
+    def captured(self) -> None:
+        """Say that a CUDA graph holds its address, so that it stays where it is."""
+        self._captured = True
+
     def __repr__(self) -> str:
-        return f"Workspace({self.nbytes} bytes)"
+        return f"Workspace({self.nbytes} bytes on {self.device})"

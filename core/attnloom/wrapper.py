@@ -8,14 +8,14 @@ import threading
 
 import torch
 
-from attnloom import custom_op, fork
+from attnloom import custom_op
 from attnloom.cache import cache_views
 from attnloom.dtypes import torch_dtype
-from attnloom.errors import NotPlannedError, PlanError, RunError, UnsupportedError
+from attnloom.engines import open_engine
+from attnloom.errors import NotPlannedError, PlanError, RunError
 from attnloom.index import ComposedIndex
-from attnloom.kernel import host_kernel
 from attnloom.limits import Limits
-from attnloom.planned import Planned
+from attnloom.planned import Binding, Planned
 from attnloom.scales import Scale
 from attnloom.spec import AttentionSpec
 from attnloom.workspace import Workspace
@@ -31,17 +31,20 @@ class AttentionWrapper:
 
     Args:
         spec: what to compute.
-        device: `"cpu"`.
+        device: `"cpu"`, `"cuda"` (torch's current device) or `"cuda:1"`; tensors of `run` lie there.
         max_requests, max_tokens, max_qo_len, max_kv_len, max_pages, max_levels: what a plan may hold at most
-            (none: no bound); `max_pages` counts entries of a level's page lists. A larger batch raises in `plan`.
-        num_threads: OpenMP threads of `run` (none: `torch.get_num_threads()`).
-        num_workers: queues the plan is cut into (none: one a thread). The number may change rounding, nothing else.
+            (none: no bound); `max_pages` counts entries of a level's page lists. A larger batch raises in `plan`. On
+            CUDA all memory for the largest batch is allocated at once, so that a captured graph serves every batch: run
+            under capture with tensors for `max_tokens`, then plan and replay.
+        num_threads: OpenMP threads of `run` on the cpu (none: `torch.get_num_threads()`).
+        num_workers: queues the plan is cut into (none: one a thread, or as many as the device holds at a time). The
+            number may change rounding, nothing else.
         workspace: memory for partial states, to share between wrappers that run one after the other.
         name: what `torch.ops.attnloom.run` knows it by (none: a new one).
 
     Raises:
-        UnsupportedError: a device that no installed kernel family serves.
-        Others as `attnloom.kernel.host_kernel`: composing and compiling happen here.
+        UnsupportedError: a device that is not there, or that no kernel runs on.
+        Others as `attnloom.kernel.open_kernel`: composing and compiling happen here.
     """
 
     def __init__(
@@ -60,30 +63,34 @@ class AttentionWrapper:
         workspace: Workspace | None = None,
         name: str | None = None,
     ):
-        _check_device(device)
         self.spec = spec
-        self.device = torch.device("cpu")
         self.limits = Limits(max_requests, max_tokens, max_qo_len, max_kv_len, max_pages, max_levels)
         self._limited = self.limits.any
-        self.num_threads = _positive("num_threads", num_threads, torch.get_num_threads())
-        self.num_workers = _positive("num_workers", num_workers, self.num_threads)
-        self.workspace = Workspace() if workspace is None else workspace
+        self._engine = open_engine(device, spec, self.limits, num_threads=num_threads, num_workers=num_workers)
+        self.device, self.kernel = self._engine.device, self._engine.kernel
+        self.num_workers = self._engine.num_workers
+        self.workspace = self._engine.new_workspace() if workspace is None else workspace
+        self._engine.adopt(self.workspace)
         self.name = f"attention_{next(_numbers)}" if name is None else name
-        self.kernel = host_kernel(spec, max_qo_len=max_qo_len, max_kv_len=max_kv_len)
         self._out_dtype = torch_dtype(spec.out_dtype)
         self._byte_cache = torch_dtype(spec.kv_dtype) if spec.kv_dtype.startswith("float8") else None
+        self._binding = Binding(spec, self._engine)
         self._plan: Planned | None = None
-        self._spare = Planned(spec, self.kernel, self.num_workers)
-        self._k_scale, self._v_scale = Scale("k", spec.num_kv_heads), Scale("v", spec.num_kv_heads)
+        self._kv_lens = None
+        self._spare = Planned(spec, self._engine)
+        self._k_scale = Scale("k", spec.num_kv_heads, self._engine)
+        self._v_scale = Scale("v", spec.num_kv_heads, self._engine)
         self._busy = threading.Lock()
         custom_op.register(self)
 
-    def plan(self, index: ComposedIndex, *, params: dict | None = None) -> None:
-        """Inspect a batch; later runs compute it.
+    def plan(self, index: ComposedIndex, *, params: dict | None = None, kv_lens=None) -> None:
+        """Inspect a batch; later runs compute it. On CUDA nothing waits for the device.
 
         Args:
             index: the batch, from a storage format. It is read again by each run: leave its arrays as they are.
             params: values of variant parameters over the spec's, in force until the next plan.
+            kv_lens: on CUDA, an int32 tensor `[num_requests]` of the device: the lengths, not larger than the index's,
+                which kernels read when they run.
 
         Raises:
             IndexFormatError: the index contradicts itself.
@@ -94,11 +101,15 @@ class AttentionWrapper:
             index.ensure_valid()
             if self._limited:
                 self.limits.check(index)
+            if kv_lens is not None:
+                _check_lengths(kv_lens, index, self.device)
+            self._engine.before_plan()
             planned = self._spare
-            planned.bind(self.spec.params if params is None else {**self.spec.params, **params})
-            planned.plan(index)
-            self.workspace.reserve(planned.workspace_bytes)
-            self._spare = self._plan or Planned(self.spec, self.kernel, self.num_workers)
+            planned.bind(self._binding.bind(params))
+            planned.plan(index, every_key=kv_lens is not None)
+            self._engine.seat(planned, kv_lens)
+            self._kv_lens = kv_lens
+            self._spare = self._plan or Planned(self.spec, self._engine)
             self._plan = planned
 
     def workspace_size(self) -> int:
@@ -146,15 +157,21 @@ class AttentionWrapper:
             planned = self._in_force()
             if (return_lse or lse is not None) and not planned.use_softmax:
                 raise RunError("these variants use no softmax, so there is no LSE: drop return_lse and lse")
-            _check_tensors(q=q, k=k, v=v, out=q if out is None else out, lse=q if lse is None else lse)
+            require = self._engine.require
+            for tensor, what in ((q, "q"), (k, "k"), (v, "v")):
+                require(what, tensor)
             _check_gradients(q, k, v)
             if self._byte_cache is not None:
                 k, v = self._bytes("k", k), self._bytes("v", v)
             shape = (planned.num_tokens, self.spec.num_qo_heads)
             if out is None:
-                out = torch.empty((*shape, self.spec.head_dim_v), dtype=self._out_dtype)
-            if return_lse and lse is None:
-                lse = torch.empty(shape, dtype=torch.float32)
+                out = self._engine.empty((*shape, self.spec.head_dim_v), self._out_dtype)
+            else:
+                require("out", out)
+            if lse is not None:
+                require("lse", lse)
+            elif return_lse:
+                lse = self._engine.empty(shape, torch.float32)
             self._launch(planned, q, k, v, out, lse, params, k_scale, v_scale)
             return (out, lse) if return_lse else out
 
@@ -162,15 +179,12 @@ class AttentionWrapper:
         args = planned.args
         if k.dim() == v.dim() == 4 and k.shape[0] == v.shape[0]:
             planned.check_pages(k.shape[0])
-        args.num_threads = fork.threads(self.num_threads)
         planned.use(self.workspace)
         bound = planned.bound if params is None else planned.rebind(params)
         args.params = bound.address
         args.k_scale, args.k_scale_stride = (0, 0) if k_scale is None else self._k_scale.place(k_scale)
         args.v_scale, args.v_scale_stride = (0, 0) if v_scale is None else self._v_scale.place(v_scale)
-        self.kernel.run(planned.args_address, q, k, v, out, lse)
-        if args.num_threads != 1:
-            fork.note_team()
+        self._engine.launch(planned, q, k, v, out, lse)
 
     def _bytes(self, name: str, cache):
         if cache.dtype != self._byte_cache:
@@ -195,23 +209,7 @@ class AttentionWrapper:
         )
 
     def __repr__(self) -> str:
-        return f"AttentionWrapper({self.name!r}, {self.spec!r}, device='cpu')"
-
-
-def _check_device(device) -> None:
-    kind = getattr(device, "type", None) or str(device).partition(":")[0]
-    if kind == "cuda":
-        raise UnsupportedError("device 'cuda': no installed kernel family runs on CUDA devices yet; use device='cpu'")
-    if kind != "cpu":
-        raise UnsupportedError(f"device {str(device)!r}: kernels run on 'cpu'")
-
-
-def _check_tensors(**tensors) -> None:
-    for name, tensor in tensors.items():
-        if not isinstance(tensor, torch.Tensor):
-            raise RunError(f"{name} must be a torch tensor, got {type(tensor).__name__}")
-        if not tensor.is_cpu:
-            raise RunError(f"{name} is on {tensor.device}, the wrapper on cpu: move it with .cpu()")
+        return f"AttentionWrapper({self.name!r}, {self.spec!r}, device={str(self.device)!r})"
 
 
 def _check_gradients(*tensors) -> None:
@@ -219,8 +217,8 @@ def _check_gradients(*tensors) -> None:
         raise RunError("attnloom computes no gradients: call run under torch.no_grad(), or detach q, k and v")
 
 
-def _positive(name: str, value: int | None, default: int) -> int:
-    value = default if value is None else value
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise PlanError(f"{name} must be an integer of at least 1, got {value!r}")
-    return value
+def _check_lengths(kv_lens, index: ComposedIndex, device) -> None:
+    fits = isinstance(kv_lens, torch.Tensor) and kv_lens.dtype == torch.int32 and kv_lens.device == device
+    if not fits or tuple(kv_lens.shape) != (index.num_requests,) or not kv_lens.is_contiguous():
+        shown = f"{kv_lens.dtype} {list(kv_lens.shape)} on {kv_lens.device}" if hasattr(kv_lens, "dtype") else kv_lens
+        raise PlanError(f"kv_lens is {shown}; it must be a contiguous int32 tensor [{index.num_requests}] on {device}")

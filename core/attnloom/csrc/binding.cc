@@ -174,6 +174,22 @@ attnloom::CacheView cache_view(const DLTensor& given) {
   return {data(given), stride(given, 0), stride(given, 1), stride(given, 2)};
 }
 
+// CUDA kernels load and store `bytes` at a time.
+void check_aligned(const char* name, const DLTensor& given, int64_t bytes) {
+  const int64_t size = given.dtype.bits / 8;
+  if (reinterpret_cast<uintptr_t>(data(given)) % static_cast<uint64_t>(bytes) != 0) {
+    fail("ValueError", "%s begins at an address that is no multiple of %lld bytes, as CUDA kernels need: use .clone()", name,
+         static_cast<long long>(bytes));
+  }
+  for (int i = 0; i + 1 < given.ndim; ++i) {
+    if (stride(given, i) * size % bytes != 0) {
+      fail("ValueError", "%s has strides %s of %lld bytes an element, but CUDA kernels need multiples of %lld bytes: use "
+           ".contiguous()", name, shape_text(given.strides, given.ndim).c_str(), static_cast<long long>(size),
+           static_cast<long long>(bytes));
+    }
+  }
+}
+
 void fill(RunArgs& args, int device, const DLTensor& q, const DLTensor& k, const DLTensor& v, const DLTensor& out,
           const DLTensor* lse) {
   if (args.abi != attnloom::kArgsAbi) {
@@ -199,6 +215,12 @@ void fill(RunArgs& args, int device, const DLTensor& q, const DLTensor& k, const
     check_extent("lse", *lse, 1, "query heads", args.num_qo_heads);
     check_last_stride("lse", *lse);
     check_no_overlap("lse", *lse);
+  }
+  if (device != kHost) {
+    check_aligned("q", q, 16);
+    check_aligned("k", k, 16);
+    check_aligned("v", v, 16);
+    check_aligned("out", out, args.out_dtype == attnloom::kF32 ? 8 : 4);
   }
   args.q = ragged_view(q);
   args.k = cache_view(k);

@@ -118,7 +118,11 @@ class KernelHandle:
         """The address of an exported function, 0 if there is none."""
         return int(binding().kernel_symbol(self.handle, name))
 
-    def run(self, args_address: int, q, k, v, out, lse=None) -> None:
+    def device_workers(self, device: int) -> int:
+        """How many workers of a CUDA kernel the device of that index holds at a time. Raises `RuntimeError` of CUDA."""
+        return int(binding().device_workers(self.handle, device))
+
+    def run(self, args_address: int, q, k, v, out, lse=None, *stream: int) -> None:
         """Check the tensors against the `RunArgs` at `args_address`, fill its views and run the kernel.
 
         Args:
@@ -127,12 +131,13 @@ class KernelHandle:
             k, v: `[pages, page_size, kv_heads, head_dim]` and `[..., head_dim_v]`; a float8 cache may come as uint8.
             out: `[tokens, qo_heads, head_dim_v]`, written.
             lse: float32 `[tokens, qo_heads]`, written, or none.
+            stream: a CUDA kernel's stream; a host kernel has none.
 
-        All on the host, of any strides with the last 1. The GIL is released meanwhile. Raises `RunError` with both
-        values before anything is written.
+        All on the kernel's device, of any strides with the last 1. The GIL is released meanwhile. Raises `RunError`
+        with both values before anything is written.
         """
         try:
-            self._run(self.handle, args_address, q, k, v, out, lse)
+            self._run(self.handle, args_address, q, k, v, out, lse, *stream)
         except ValueError as error:
             raise RunError(_first_line(error)) from None
 

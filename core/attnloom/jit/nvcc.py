@@ -113,7 +113,7 @@ def _cuda_toolchain(arch: str, debug: bool, home: str | None, path: str | None, 
     )
     link = ["-shared", "-Wl,-z,defs", *_library_folders(root), "-lcudart_static", "-ldl", "-lrt", "-lpthread"]
     identity = _identity(nvcc, compiler)
-    return CudaToolchain((str(nvcc),), arch, flags, tuple(link), identity, debug, arch=arch, linker=host)
+    return CudaToolchain((str(nvcc),), arch, flags, tuple(link), identity, arch=arch, linker=host)
 
 
 def arch_of(major: int, minor: int) -> str:

@@ -1,0 +1,184 @@
+"""Kernels on a CUDA device: the plan goes over in one asynchronous copy, and a captured graph sees each new one."""
+
+from __future__ import annotations
+
+import ctypes
+
+import torch
+from attrs import define
+
+from attnloom.engines import positive
+from attnloom.engines.upload import Upload, bytes_for_maxima
+from attnloom.errors import PlanError, RunError, UnsupportedError
+from attnloom.index import MAX_LEVELS
+from attnloom.kernel import open_kernel
+from attnloom.planned import INVARIANT_KEYS
+from attnloom.workspace import Workspace
+
+_raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None) or (
+    lambda index: torch.cuda.current_stream(index).cuda_stream
+)
+_is_capturing = torch.cuda.is_current_stream_capturing
+
+
+@define
+class _Captured:
+    """What the graphs that captured a run hold by value."""
+
+    tokens: int
+    pages: int
+    params: bytes
+
+
+class CudaEngine:
+    """See `attnloom.engines`. One CTA a worker, all resident at a time; runs queue on torch's current stream."""
+
+    costs = "cuda"
+    reads_param_tensors = False  # they are on the device
+    keeps_addresses = True  # a captured graph holds them
+
+    def __init__(self, target, device, spec, limits, *, num_threads: int | None, num_workers: int | None):
+        if num_threads is not None:
+            raise PlanError(f"num_threads={num_threads!r} is of host kernels; on {device} leave it out")
+        self.device = torch.device("cuda", torch.cuda.current_device() if device.index is None else device.index)
+        self.kernel = open_kernel(spec, target, max_qo_len=limits.qo_len, max_kv_len=limits.kv_len)
+        grid = self.kernel.handle.device_workers(self.device.index)
+        self.num_workers = positive("num_workers", num_workers, grid)
+        if self.num_workers > grid:
+            raise PlanError(f"num_workers is {num_workers}, but {self.device} holds {grid} workers of this kernel")
+        self._spec, self._limits = spec, limits
+        self._row_bytes = 4 * (spec.head_dim_v + 2)
+        self._tall = max(tile.t_q for tile in (self.kernel.tiles.short, self.kernel.tiles.tall) if tile is not None)
+        self._most_part_rows = self._part_rows_for_maxima()
+        self._upload = Upload(self.device, self._upload_for_maxima())
+        self._captured: _Captured | None = None
+        self._planned_on = self._ran_on = None
+        self._constants: dict[float, torch.Tensor] = {}
+
+    def _part_rows_for_maxima(self) -> int | None:
+        """Workspace rows that no batch within the maxima exceeds; none where they leave it open."""
+        limits, spec = self._limits, self._spec
+        if limits.most_tokens is None:
+            return None
+        rows = limits.most_tokens * spec.num_qo_heads
+        if spec.batch_invariant:
+            return None if limits.kv_len is None else rows * -(-limits.kv_len // INVARIANT_KEYS)
+        composed = limits.levels is None or limits.levels > 1
+        return 2 * self.num_workers * self._tall + (rows * (limits.levels or MAX_LEVELS) if composed else 0)
+
+    def _upload_for_maxima(self) -> int:
+        return bytes_for_maxima(
+            self._limits,
+            group=self._spec.group,
+            num_qo_heads=self._spec.num_qo_heads,
+            workers=self.num_workers,
+            t_q=self.kernel.tiles.short.t_q,
+            part_rows=self._most_part_rows or 0,
+        )
+
+    def new_workspace(self) -> Workspace:
+        """Memory for partial states, empty."""
+        return Workspace(self.device)
+
+    def adopt(self, workspace: Workspace) -> None:
+        """Take a workspace, and allocate now what the largest batch needs. Raises `torch.OutOfMemoryError`."""
+        given = torch.device(workspace.device)
+        if given.type != "cuda" or given.index not in (None, self.device.index):
+            raise PlanError(f"the workspace is on {given}, the wrapper on {self.device}: use Workspace({self.device})")
+        workspace.reserve((self._most_part_rows or 0) * self._row_bytes)
+        self._workspace = workspace
+
+    def before_plan(self) -> None:
+        """Raises `PlanError` while a graph is being captured: what a plan uploads would become part of it."""
+        if _is_capturing():
+            raise PlanError("plan() was called while a CUDA graph is captured: plan before, and before each replay")
+
+    def seat(self, planned, kv_lens=None) -> None:
+        """Reserve the workspace of a plan and queue its upload.
+
+        Args:
+            planned: the plan.
+            kv_lens: int32 of the device that the kernel reads in place of the index's, or none.
+
+        Raises:
+            PlanError: a batch larger than what a captured graph was made for. torch.OutOfMemoryError.
+        """
+        if self._captured is not None:
+            self._check_captured(planned)
+        self._workspace.reserve(planned.workspace_bytes)
+        stream = _raw_stream(self.device.index)
+        if self._ran_on is not None and self._ran_on != stream:
+            with torch.cuda.device(self.device):
+                torch.cuda.current_stream().wait_stream(torch.cuda.ExternalStream(self._ran_on))
+        planned.args.device = self.device.index
+        planned.args.spare_rows = self._limits.tokens is not None
+        self._upload.send(planned, stream, kv_lens)
+        self._planned_on, self._ran_on = stream, None
+
+    def _check_captured(self, planned) -> None:
+        captured = self._captured
+        if planned.num_tokens > captured.tokens:
+            raise PlanError(
+                f"the batch has {planned.num_tokens} tokens, but a CUDA graph has captured tensors of "
+                f"{captured.tokens} rows: capture with tensors for the largest batch"
+            )
+        if (top := planned.index.max_page()) >= captured.pages:
+            raise PlanError(
+                f"the batch uses page {top}, but a CUDA graph has captured a cache of {captured.pages} pages"
+            )
+        if _params_bytes(planned.bound) != captured.params:
+            raise PlanError(
+                "the batch has other parameters than the CUDA graph that captured a run of this wrapper: parameters "
+                "are part of a graph; let those that change be 0-d tensors, or capture again with another wrapper"
+            )
+
+    def require(self, name: str, tensor) -> None:
+        """Raises `RunError` unless `tensor` is a torch tensor; the launcher checks where it lies."""
+        if not isinstance(tensor, torch.Tensor):
+            raise RunError(f"{name} must be a torch tensor, got {type(tensor).__name__}")
+
+    def empty(self, shape, dtype):
+        """A new tensor on the device."""
+        return torch.empty(shape, dtype=dtype, device=self.device)
+
+    def constant(self, value: float) -> int:
+        """The address of a device float32 of `value`. Raises `UnsupportedError` for a new one under capture."""
+        tensor = self._constants.get(value)
+        if tensor is None:
+            if _is_capturing():
+                raise UnsupportedError(
+                    f"the scale {value} is new while a CUDA graph is captured: give it as a float32 tensor on "
+                    f"{self.device}, or run once before capturing"
+                )
+            tensor = self._constants[value] = torch.full((1,), value, dtype=torch.float32, device=self.device)
+        return tensor.data_ptr()
+
+    def launch(self, planned, q, k, v, out, lse) -> None:
+        """Queue the kernel on the current stream. Raises `RunError` before anything is queued."""
+        stream = _raw_stream(self.device.index)
+        if stream != self._planned_on:
+            self._meet(stream)
+        self.kernel.run(planned.args_address, q, k, v, out, lse, stream)
+        self._ran_on = stream
+        if _is_capturing():
+            self._note_capture(planned, q, k, out, lse)
+
+    def _meet(self, stream: int) -> None:
+        """Order a run on another stream than the plan's after the upload; a captured one is ordered by its replay."""
+        with torch.cuda.device(self.device):
+            if not _is_capturing():
+                self._upload.follow(stream)
+
+    def _note_capture(self, planned, q, k, out, lse) -> None:
+        rows = min(tensor.shape[0] for tensor in (q, out, lse) if tensor is not None)
+        pages = k.shape[0]
+        if self._captured is not None:
+            rows, pages = min(rows, self._captured.tokens), min(pages, self._captured.pages)
+        self._captured = _Captured(rows, pages, _params_bytes(planned.bound))
+        self._upload.captured = True
+        self._workspace.captured()
+        self._ran_on = None
+
+
+def _params_bytes(bound) -> bytes:
+    return bytes(ctypes.string_at(bound.address, ctypes.sizeof(bound.struct)))

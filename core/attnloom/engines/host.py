@@ -1,0 +1,76 @@
+"""Kernels on this machine's CPU: the plan is read where the planner left it."""
+
+from __future__ import annotations
+
+import ctypes
+
+import torch
+
+from attnloom import fork
+from attnloom.engines import positive
+from attnloom.errors import PlanError, RunError, UnsupportedError
+from attnloom.kernel import open_kernel
+from attnloom.workspace import Workspace
+
+
+class HostEngine:
+    """See `attnloom.engines`. OpenMP threads take the plan's queues in turn."""
+
+    costs = "host"
+    device = torch.device("cpu")
+    reads_param_tensors = True
+    keeps_addresses = False
+
+    def __init__(self, target, spec, limits, *, num_threads: int | None, num_workers: int | None):
+        self.num_threads = positive("num_threads", num_threads, torch.get_num_threads())
+        self.num_workers = positive("num_workers", num_workers, self.num_threads)
+        self.kernel = open_kernel(spec, target, max_qo_len=limits.qo_len, max_kv_len=limits.kv_len)
+        self._constants: dict[float, ctypes.c_float] = {}
+
+    def new_workspace(self) -> Workspace:
+        """Memory for partial states, empty."""
+        return Workspace()
+
+    def adopt(self, workspace: Workspace) -> None:
+        """Take a workspace. Raises `PlanError` for one of another device."""
+        if str(workspace.device) != "cpu":
+            raise PlanError(f"the workspace is on {workspace.device}, the wrapper on cpu: use Workspace()")
+        self._workspace = workspace
+
+    def before_plan(self) -> None:
+        """Planning never disturbs a host kernel."""
+
+    def seat(self, planned, kv_lens=None) -> None:
+        """Reserve the workspace of a plan. Raises `MemoryError`, and `UnsupportedError` for device lengths."""
+        if kv_lens is not None:
+            raise UnsupportedError("kv_lens= is of CUDA wrappers; on the cpu build the index from the true lengths")
+        self._workspace.reserve(planned.workspace_bytes)
+        planned.args.plan = planned.view.address
+
+    def require(self, name: str, tensor) -> None:
+        """Raises `RunError` unless `tensor` is a torch tensor on the host."""
+        if not isinstance(tensor, torch.Tensor):
+            raise RunError(f"{name} must be a torch tensor, got {type(tensor).__name__}")
+        if not tensor.is_cpu:
+            raise RunError(f"{name} is on {tensor.device}, the wrapper on cpu: move it with .cpu()")
+
+    def empty(self, shape, dtype):
+        """A new tensor on the host."""
+        return torch.empty(shape, dtype=dtype)
+
+    def constant(self, value: float) -> int:
+        """The address of `value` as a float32, valid as long as this engine."""
+        number = self._constants.get(value)
+        if number is None:
+            if len(self._constants) >= 64:
+                self._constants.clear()
+            number = self._constants[value] = ctypes.c_float(value)
+        return ctypes.addressof(number)
+
+    def launch(self, planned, q, k, v, out, lse) -> None:
+        """Run the kernel; returns when it is done. Raises `RunError` before anything is written."""
+        args = planned.args
+        args.num_threads = fork.threads(self.num_threads)
+        self.kernel.run(planned.args_address, q, k, v, out, lse)
+        if args.num_threads != 1:
+            fork.note_team()

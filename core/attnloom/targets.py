@@ -1,0 +1,123 @@
+"""What kernels are compiled for: this host, or a CUDA architecture. Needs no device."""
+
+from __future__ import annotations
+
+from attrs import field, frozen
+
+from attnloom.errors import UnsupportedError
+
+
+@frozen
+class HostTarget:
+    """This machine's CPU.
+
+    Attributes:
+        name: what kernels' names begin with, and the row of the cost table.
+        family: what a tile heuristic is asked for; `families` all that a given tile may be of.
+        device: what a tile heuristic is told of where the kernel runs.
+        source_name: the file of a kernel's text.
+    """
+
+    name = "host"
+    family = "host"
+    families = ("host",)
+    device = "cpu"
+    source_name = "kernel.cpp"
+
+    def source(self, spec, composition, tiles) -> str:
+        """The text of the kernel of a spec. Raises `UnsupportedError` for what no host kernel does."""
+        from attnloom.jit import host_kernel
+
+        return host_kernel.source(composition.source, host_kernel.KernelConfig(**_sizes(spec, tiles)))
+
+    def toolchain(self, debug: bool):
+        """The compiler. Raises `CompileError` where there is none."""
+        from attnloom import jit
+
+        toolchain = jit.host_toolchain(debug)
+        toolchain.require_loadable()
+        return toolchain
+
+    def __str__(self) -> str:
+        return "the cpu"
+
+
+@frozen
+class CudaTarget:
+    """CUDA devices of one architecture.
+
+    Attributes:
+        arch: such as `"sm_90a"`.
+        Others as `HostTarget`.
+    """
+
+    arch: str = field()
+
+    name = "cuda"
+    family = "mma"
+    families = ("mma", "cuda_core")
+    source_name = "kernel.cu"
+
+    @arch.validator
+    def _known(self, _attribute, value):
+        from attnloom.jit.nvcc import check_arch
+
+        check_arch(value)
+
+    @property
+    def device(self) -> str:
+        """The architecture, without a letter."""
+        return self.arch.rstrip("af")
+
+    def source(self, spec, composition, tiles) -> str:
+        """The text of the kernel of a spec. Raises `UnsupportedError` for what no CUDA kernel does."""
+        from attnloom.jit import cuda_kernel
+
+        config = cuda_kernel.KernelConfig(**_sizes(spec, tiles), arch=self.arch)
+        return cuda_kernel.source(composition.source, config)
+
+    def toolchain(self, debug: bool):
+        """nvcc. Raises `CompileError` where there is none."""
+        from attnloom import jit
+
+        return jit.cuda_toolchain(self.arch, debug)
+
+    def __str__(self) -> str:
+        return self.arch
+
+
+HOST = HostTarget()
+
+
+def target_of(device):
+    """The target of a `torch.device`.
+
+    Raises `UnsupportedError` for devices that no kernel runs on, or are not there.
+    """
+    if device.type == "cpu":
+        return HOST
+    if device.type != "cuda":
+        raise UnsupportedError(f"device {str(device)!r}: kernels run on 'cpu' and on 'cuda'")
+    import torch
+
+    if not torch.cuda.is_available():
+        raise UnsupportedError(
+            f"device {str(device)!r}: torch sees no CUDA device ({_why_no_cuda(torch)}); use device='cpu'"
+        )
+    count = torch.cuda.device_count()
+    if device.index is not None and device.index >= count:
+        raise UnsupportedError(f"device {str(device)!r}: there are {count} CUDA device(s), cuda:0 to cuda:{count - 1}")
+    if torch.version.cuda is None:
+        raise UnsupportedError(f"device {str(device)!r}: this torch is built for ROCm; use device='cpu'")
+    from attnloom.jit.nvcc import arch_of
+
+    return CudaTarget(arch_of(*torch.cuda.get_device_capability(device)))
+
+
+def _why_no_cuda(torch) -> str:
+    return "this torch is built without CUDA" if torch.version.cuda is None else "no driver or no visible GPU"
+
+
+def _sizes(spec, tiles) -> dict:
+    names = ("dtype", "kv_dtype", "out_dtype", "head_dim", "head_dim_v")
+    return {**{name: getattr(spec, name) for name in names}, "short": tiles.short, "tall": tiles.tall}
