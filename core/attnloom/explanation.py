@@ -23,11 +23,17 @@ class Explanation:
 
 
 def explain(
-    spec: AttentionSpec, *, compile: bool = True, max_qo_len: int | None = None, max_kv_len: int | None = None
+    spec: AttentionSpec,
+    *,
+    arch: str | None = None,
+    compile: bool = True,
+    max_qo_len: int | None = None,
+    max_kv_len: int | None = None,
 ) -> Explanation:
-    """Explain the host kernel of `spec`.
+    """Explain the kernel of `spec`.
 
     Args:
+        arch: a CUDA architecture such as `"sm_90a"`, which need not be at hand; none: this host.
         compile: find or compile the kernel, to tell its path, key and time; false starts no compiler.
         max_qo_len, max_kv_len: as in `AttentionWrapper`: a tile heuristic may look at them.
 
@@ -35,8 +41,10 @@ def explain(
         As `attnloom.AttentionWrapper`.
     """
     from attnloom.kernel import describe
+    from attnloom.targets import HOST, CudaTarget
 
-    composition, tiles, unit = describe(spec, max_qo_len=max_qo_len, max_kv_len=max_kv_len)
+    target = HOST if arch is None else CudaTarget(arch)
+    composition, tiles, unit = describe(spec, target, max_qo_len=max_qo_len, max_kv_len=max_kv_len)
     members = composition.explain()
     data = {
         "spec": _spec(spec),
@@ -46,21 +54,21 @@ def explain(
         "params": _params(composition, spec),
         "tiles": _tiles(tiles),
         "tile": _heuristic(spec),
-        "kernel": {"name": unit.name, "source": dict(unit.sources)["kernel.cpp"]},
+        "kernel": {"name": unit.name, "source": dict(unit.sources)[target.source_name]},
     }
     if compile:
-        data["kernel"].update(_artifact(spec, unit))
+        data["kernel"].update(_artifact(spec, target, unit))
     return Explanation(data)
 
 
-def _artifact(spec: AttentionSpec, unit) -> dict[str, Any]:
+def _artifact(spec: AttentionSpec, target, unit) -> dict[str, Any]:
     from attnloom import jit
 
-    artifact = jit.build(unit, jit.host_toolchain(spec.debug), on_compiled=spec.plugin_set.notify_compiled)
+    artifact = jit.build(unit, target.toolchain(spec.debug), on_compiled=spec.plugin_set.notify_compiled)
     return {
         "key": artifact.key,
         "path": str(artifact.path),
-        "source_path": str(artifact.path.parent / "kernel.cpp"),
+        "source_path": str(artifact.path.parent / target.source_name),
         "cached": artifact.hit,
         "seconds": round(artifact.seconds, 4),
     }
