@@ -82,14 +82,12 @@ def test_a_generator_serves_again_and_keeps_its_kernels(tiny_llama):
     assert tiny_llama.config._attn_implementation not in ("attnloom", "attnloom_packed")
 
 
-def test_variants_of_the_users_choice_take_the_models_place(tiny_model):
-    if tiny_model.config.model_type != "llama":
-        pytest.skip("one model is enough")
+def test_variants_of_the_users_choice_take_the_models_place(tiny_llama):
     batch = prompts(24)
-    capped = Generator(tiny_model, override=Override(["causal", "soft_cap"], {"soft_cap.cap": 0.01}))
-    plain = Generator(tiny_model, override=Override(["causal"]))
-    assert plain.generate(batch, max_new_tokens=NEW).tokens == eagerly(tiny_model, batch)
-    assert capped.generate(batch, max_new_tokens=NEW).tokens != eagerly(tiny_model, batch)
+    capped = Generator(tiny_llama, override=Override(["causal", "soft_cap"], {"soft_cap.cap": 0.01}))
+    plain = Generator(tiny_llama, override=Override(["causal"]))
+    assert plain.generate(batch, max_new_tokens=NEW).tokens == eagerly(tiny_llama, batch)
+    assert capped.generate(batch, max_new_tokens=NEW).tokens != eagerly(tiny_llama, batch)
     assert [kind.variants for kind in capped.wrappers] == [("causal", "soft_cap")]
 
 
