@@ -22,6 +22,7 @@ import pluggy
 
 if TYPE_CHECKING:
     from attnloom.index import StorageFormat
+    from attnloom.settings import Setting, Settings
     from attnloom.tile import TileHeuristic
     from attnloom.variant import Variant
 
@@ -31,10 +32,39 @@ hookimpl = pluggy.HookimplMarker("attnloom")
 
 
 class AttnloomSpecs:
-    """Every hook. A plugin implements the ones that it needs and may leave out arguments."""
+    """Every hook. A plugin implements the ones that it needs and may leave out arguments.
+
+    Each hook may take `settings`, the plugin's own, as the configuration gives them (see `attnloom_settings`).
+    """
 
     @hookspec
-    def attnloom_variants(self) -> Iterable[Variant]:
+    def attnloom_settings(self) -> Iterable[Setting]:
+        """Settings: what a user may write in the plugin's table `[tool.attnloom.plugin.NAME]` of the configuration.
+
+        Called once a process and plugin set, before the other hooks, when the plugin is loaded. A key that is not
+        declared here, and a value of another type, is an error that names the file and the key. The other hooks get
+        the values as their argument `settings`; to reach a builder or a tile rule, they go into `options` of the
+        descriptor. Settings are scalars; what changes numbers should be a parameter of a variant instead, which
+        `attnloom explain` shows.
+
+        Example:
+
+            from attnloom import Setting, hookimpl
+
+            @hookimpl
+            def attnloom_settings():
+                yield Setting("verbose", bool, default=False, doc="Tell of every kernel, not only of slow ones.")
+                yield Setting("slower_than", float, default=5.0, doc="Seconds from which a compile is told of.")
+
+            @hookimpl
+            def attnloom_kernel_compiled(report, settings):
+                if settings.verbose or report.seconds > settings.slower_than:
+                    print(report.name, report.seconds)
+        """
+        raise NotImplementedError
+
+    @hookspec
+    def attnloom_variants(self, settings: Settings) -> Iterable[Variant]:
         """Attention variants: C++ functors with named parameters and a float64 reference.
 
         Called once a process, when one of the declared variants is first asked for. The header lies beside the plugin
@@ -60,7 +90,7 @@ class AttnloomSpecs:
         raise NotImplementedError
 
     @hookspec
-    def attnloom_storage_formats(self) -> Iterable[StorageFormat]:
+    def attnloom_storage_formats(self, settings: Settings) -> Iterable[StorageFormat]:
         """Storage formats: named functions that turn a cache manager's data into a block-sparse index.
 
         Called once a process, when one of the declared formats is first asked for. The builder is imported when it is
@@ -82,11 +112,12 @@ class AttnloomSpecs:
         raise NotImplementedError
 
     @hookspec
-    def attnloom_tile_heuristics(self) -> Iterable[TileHeuristic]:
+    def attnloom_tile_heuristics(self, settings: Settings) -> Iterable[TileHeuristic]:
         """Tile heuristics: named rules that choose the kernel's tile classes.
 
         Used where a spec says `tile="its name"`, or for every `tile="auto"` if the configuration prefers it by
-        `[tool.attnloom.prefer]` `tile = "its name"`. A rule that returns none leaves the choice to the core.
+        `[tool.attnloom.prefer]` `tile = "its name"`. A rule that returns none leaves the choice to the core; so does,
+        with one warning, a rule that raises or returns tiles that no kernel has. `attnloom explain` shows it.
 
         Example:
 
@@ -105,7 +136,7 @@ class AttnloomSpecs:
         raise NotImplementedError
 
     @hookspec
-    def attnloom_kernel_compiled(self, report: Any) -> None:
+    def attnloom_kernel_compiled(self, report: Any, settings: Settings) -> None:
         """Observe that a kernel (or the launcher, or the scheduler) was compiled. What the cache holds is not told.
 
         An observer can change nothing: what it returns is ignored and what it raises is logged once. Called for plugins
@@ -127,7 +158,7 @@ class AttnloomSpecs:
         raise NotImplementedError
 
     @hookspec
-    def attnloom_commands(self, register: Callable) -> None:
+    def attnloom_commands(self, register: Callable, settings: Settings) -> None:
         """Add subcommands to the `attnloom` command.
 
         Called only for `attnloom --help` and for a subcommand that the core does not know.
@@ -153,3 +184,6 @@ class AttnloomSpecs:
 
 HOOKS = tuple(name for name in vars(AttnloomSpecs) if name.startswith("attnloom_"))
 """The name of every hook."""
+
+REMOVED: dict[str, str] = {}
+"""Hooks of earlier releases: name -> in which version it went and what to write instead. None has gone yet."""

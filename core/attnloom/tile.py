@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from attrs import field, frozen
 from attrs.validators import instance_of
@@ -65,9 +66,11 @@ class TileHeuristic:
     """A named rule `TileProblem -> TileChoice | None` (none: no opinion, the core's rule decides).
 
     Attributes:
-        choose: `"module:attr"` of the function; resolved when first used.
+        choose: `"module:fn"`, called as `fn(problem, **options)`; resolved when first used.
+        options: keyword arguments of the function, such as the plugin's settings.
     """
 
     name: str
     choose: str
     doc: str = ""
+    options: Mapping[str, Any] = field(factory=dict, converter=dict)

@@ -14,7 +14,8 @@ GUARD = """
 import sys
 from attnloom.cli import main
 status = main(sys.argv[1:])
-heavy = sorted({"torch", "numpy", "typer"} & set(sys.modules)) + [m for m in sys.modules if m.startswith("fake_")]
+heavy = sorted({"torch", "numpy", "typer", "rich", "pluggy", "packaging"} & set(sys.modules))
+heavy += [m for m in sys.modules if m.startswith("fake_")]
 print("HEAVY", heavy)
 sys.exit(status)
 """
@@ -74,6 +75,13 @@ def test_show(site, name):
     site.add("windowed", "1 / 0")
     done = attnloom(site, "plugins", "show", name)
     assert done.returncode == 0 and "fake_fake_windowed.plugin" in done.stdout and "HEAVY []" in done.stdout
+
+
+def test_show_tells_what_is_configured(site, tmp_path):
+    site.add("p", "raise SystemExit('imported')", provides=())
+    (tmp_path / "c.toml").write_text("[plugin.p]\nspan = 64\n")
+    done = attnloom(site, "plugins", "show", "p", ATTNLOOM_CONFIG=str(tmp_path / "c.toml"))
+    assert done.returncode == 0 and "settings      span = 64" in done.stdout and "HEAVY []" in done.stdout
 
 
 def test_show_unknown(site):

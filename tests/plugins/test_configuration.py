@@ -126,10 +126,6 @@ class TestEnvironment:
         with pytest.raises(ConfigError, match="ATTNLOOM_STRICT must be 0 or 1, got 'maybe'"):
             self.resolve(home, ATTNLOOM_STRICT="maybe")
 
-    def test_cache_dir(self, home):
-        assert self.resolve(home, ATTNLOOM_CACHE_DIR="~/kernels").cache_dir == str(home / "kernels")
-        assert "attnloom" in self.resolve(home, ATTNLOOM_CACHE_DIR="").cache_dir
-
 
 class TestContent:
     def test_all_keys(self):
@@ -148,7 +144,7 @@ class TestContent:
     @pytest.mark.parametrize(
         ("data", "message"),
         [
-            ({"plugin": {}}, "unknown key 'plugin'; did you mean 'plugins'"),
+            ({"plugins_": {}}, "unknown key 'plugins_'; did you mean 'plugins'"),
             ({"plugins": {"enabled": []}}, r"\[plugins\]: unknown key 'enabled'; did you mean 'enable'"),
             ({"plugins": {"autoload": "yes"}}, "autoload must be true or false, got 'yes'"),
             ({"plugins": {"enable": "rope"}}, "enable must be an array of names, got 'rope'"),
@@ -187,12 +183,16 @@ class TestContent:
 
 class TestExport:
     CONFIG = Config(
-        enable=("a",), prefer={"tile": "x"}, stacks={"s": Stack(("causal",), {"a.b": 1.5})}, cache_dir="/c", source="f"
+        enable=("a",),
+        prefer={"tile": "x"},
+        stacks={"s": Stack(("causal",), {"a.b": 1.5})},
+        settings={"a": {"span": 7, "deep": True}},
+        source="f",
     )
 
     def test_round_trips(self):
         for copy in (Config.from_export(self.CONFIG.export()), pickle.loads(pickle.dumps(self.CONFIG))):
-            assert copy == self.CONFIG and copy.source == "f" and copy.cache_dir == "/c"
+            assert copy == self.CONFIG and copy.source == "f" and copy.settings["a"]["deep"] is True
 
     def test_an_exported_configuration_ends_the_search(self, home):
         write(home / "attnloom.toml")

@@ -28,11 +28,15 @@ def test_the_example_in_the_docstring_is_a_whole_plugin(hook):
     manager.register(module)
     (implementation,) = getattr(manager.hook, hook).get_hookimpls()
     registered = []
-    result = loading.call(implementation, report="a report", register=lambda *pair: registered.append(pair))
+    settings = loading.settings_of(module, manager, {}, "")
+    arguments = {"report": "a report", "register": lambda *pair: registered.append(pair), "settings": settings}
+    result = loading.call(implementation, **arguments)
     expected = {hook: kind for hook, kind in loading.COLLECTED.values()}
     if hook in expected:
         items = list(result)
         assert items and all(isinstance(item, expected[hook]) for item in items)
+    elif hook == "attnloom_settings":
+        assert {item.name for item in result} == {"verbose", "slower_than"} and settings.slower_than == 5.0
     elif hook == "attnloom_commands":
         assert registered[0][0] == "hello" and callable(registered[0][1])
     else:

@@ -286,12 +286,14 @@ def test_header_dir(site):
         plugins.header_dir(variant)
 
 
-def test_a_plugin_that_is_one_module(site):
+# its folder is that of every other package too, whose headers would be its own
+def test_a_plugin_that_is_one_module_has_no_header(site):
     (site.path / "fake_flat.py").write_text(HEAD + "@hookimpl\ndef attnloom_variants(): return [variant('flat')]")
     (site.path / "s.h").write_text("")
     site.add("flat", "", entry_points="[attnloom]\nflat = fake_flat\n[attnloom.provides]\nvariant.flat = fake_flat\n")
     plugins = site.plugins()
-    assert plugins.header_dir(plugins.variant("flat")) == site.path
+    with pytest.raises(PluginError, match="'fake_flat' is a module, not a package: put it in a package of its own"):
+        plugins.header_dir(plugins.variant("flat"))
 
 
 class TestObservers:

@@ -13,16 +13,16 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from pathlib import Path
-from urllib.parse import urlparse
-from urllib.request import url2pathname
 
-from importlib_metadata import Distribution, PackageNotFoundError, distribution, version
+from importlib_metadata import PackageNotFoundError, distributions, version
 
 from attnloom import __version__
 from attnloom.cli.plugins import print_table, resolve
+from attnloom.errors import ConfigError
+from attnloom.jit import cache
 from attnloom.plugins.configuration import Config
-from attnloom.plugins.discovery import GROUP, PROVIDES, unmet
+from attnloom.plugins.discovery import GROUP, PROVIDES, search_paths, unmet
+from attnloom.plugins.origin import source_folder
 from attnloom.plugins.pluginset import PluginSet
 from attnloom.plugins.record import State
 
@@ -50,6 +50,7 @@ def report(plugin_set: PluginSet, problems: list[str]) -> dict:
         "platform": platform.platform(),
         "torch": installed("torch"),
         "compiler": compiler(),
+        "cache": str(cache.root().parent),
         "configuration": configuration(plugin_set.config),
         "plugins": [record.as_dict() for record in plugin_set.records()],
         "problems": problems,
@@ -76,7 +77,6 @@ def configuration(config: Config) -> dict[str, str | list | dict | bool]:
     """The resolved configuration and where it comes from."""
     return {
         "source": config.source,
-        "cache_dir": config.cache_dir,
         "autoload": config.autoload,
         "enable": list(config.enable),
         "disable": list(config.disable),
@@ -84,6 +84,7 @@ def configuration(config: Config) -> dict[str, str | list | dict | bool]:
         "strict": config.strict,
         "prefer": config.prefer,
         "stacks": {name: list(stack.variants) for name, stack in config.stacks.items()},
+        "settings": config.settings,
     }
 
 
@@ -95,7 +96,11 @@ def problems_of(plugin_set: PluginSet) -> list[str]:
             problems.append(record.status)
     for (kind, name), offering in plugin_set.clashes().items():
         problems.append(f"{kind} {name!r} is offered by {' and '.join(record.label for record in offering)}")
-    problems += stale_installs({record.distribution for record in plugin_set.records()})
+    problems += stale_installs()
+    try:
+        cache.check_owner(cache.root())
+    except ConfigError as error:
+        problems.append(str(error))
     if "none found" in compiler():
         problems.append("no C++ compiler: install g++ (11 or newer) or clang++ (14 or newer), or name one in CXX")
     return problems
@@ -123,27 +128,30 @@ def compiler() -> str:
     return "none found"
 
 
-def stale_installs(names: set[str]) -> Iterator[str]:
-    """Editable installs whose `pyproject.toml` has other entry points than were installed."""
+def stale_installs() -> Iterator[str]:
+    """Editable installs whose `pyproject.toml` has other entry points of attnloom's than were installed."""
     import tomllib
 
-    for name in sorted(names):
+    seen = set()
+    for dist in distributions(path=search_paths()):
         try:
-            dist = distribution(name)
-            pyproject = editable_source(dist) / "pyproject.toml"
-            declared = tomllib.loads(pyproject.read_text(encoding="utf-8"))["project"].get("entry-points", {})
+            folder = source_folder(dist)
+            name = dist.metadata["Name"] if folder is not None else ""
+            if folder is None or name in seen:
+                continue
+            seen.add(name)
+            project = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]
         except Exception:
             continue
+        changed = []
         for group in (GROUP, PROVIDES):
-            wanted = {(key, value) for key, value in declared.get(group, {}).items()}
-            if wanted != {(point.name, point.value) for point in dist.entry_points if point.group == group}:
-                yield f"{name} is installed in editable form and its entry points have changed since: install it again"
-                break
-
-
-def editable_source(dist: Distribution) -> Path:
-    """The folder of an editable install. Raises where it is none."""
-    origin = json.loads(dist.read_text("direct_url.json") or "{}")
-    if not origin["dir_info"]["editable"]:
-        raise ValueError("not editable")
-    return Path(url2pathname(urlparse(origin["url"]).path))
+            wanted = {(key, value) for key, value in project.get("entry-points", {}).get(group, {}).items()}
+            changed += sorted(
+                wanted ^ {(point.name, point.value) for point in dist.entry_points if point.group == group}
+            )
+        if changed:
+            names = ", ".join(dict.fromkeys(repr(name) for name, _ in changed))
+            yield (
+                f"{name} is installed in editable form and its entry points ({names}) have changed since: install it "
+                f"again (pip install -e {folder})"
+            )

@@ -10,13 +10,14 @@ import json
 import sys
 from collections.abc import Sequence
 
+from attnloom.cli.table import table
 from attnloom.errors import ConfigError, UnknownNameError
 from attnloom.plugins.configuration import Config
 from attnloom.plugins.naming import did_you_mean, plugin_key
 from attnloom.plugins.pluginset import PluginSet
 from attnloom.plugins.record import PluginRecord
 
-STYLES = {"found": "green", "loaded": "green", "disabled": "dim", "incompatible": "yellow", "failed": "red"}
+STYLES = {"found": "green", "loaded": "green", "disabled": "faint", "incompatible": "yellow", "failed": "red"}
 
 
 def run(argv: Sequence[str]) -> int:
@@ -71,24 +72,14 @@ def show_list(plugin_set: PluginSet, records: Sequence[PluginRecord], as_json: b
 
 
 def print_table(records: Sequence[PluginRecord]) -> None:
-    """The plugins as a table."""
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("plugin", "distribution", "state", "provides"):
-        table.add_column(title, overflow="fold")
+    """The plugins as a table; a reason has a line of its own."""
+    rows, notes = [], []
     for record in records:
         provides = ", ".join(f"{kind}.{name}" for kind, name in record.provides)
-        style = STYLES[record.state]
-        about = escape(f"{provides}\n{record.reason}" if record.reason else provides)
-        state = f"[{style}]{record.state}[/{style}]"
-        table.add_row(escape(record.name), escape(f"{record.distribution} {record.version}"), state, about)
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=200)
-    console.print(table)
+        rows.append((record.name, f"{record.distribution} {record.version}", str(record.state), provides))
+        notes.append(record.reason)
+    titles = ("plugin", "distribution", "state", "provides")
+    print(table(titles, rows, notes, styles=STYLES, styled_column=2))
 
 
 def show_one(plugin_set: PluginSet, name: str, as_json: bool) -> None:
@@ -98,12 +89,21 @@ def show_one(plugin_set: PluginSet, name: str, as_json: bool) -> None:
     if not records:
         known = {n for r in plugin_set.records() for n in (r.name, r.distribution, *(item for _, item in r.provides))}
         raise UnknownNameError(f"no plugin {name!r}{did_you_mean(key, known)}; `attnloom plugins list --all` has them")
+    described = [{**record.as_dict(), "settings": plugin_set.given_settings(record)} for record in records]
     if as_json:
-        print(json.dumps([record.as_dict() for record in records], indent=2))
+        print(json.dumps(described, indent=2))
         return
-    for record in records:
-        for field, value in record.as_dict().items():
-            print(f"{field:<13} {', '.join(value) if isinstance(value, list) else value}".rstrip())
+    print("\n\n".join(map(described_in_lines, described)))
+
+
+def described_in_lines(fields: dict) -> str:
+    """What is known of one plugin, a line each."""
+    lines = []
+    for field, value in fields.items():
+        if isinstance(value, dict):
+            value = ", ".join(f"{key} = {item!r}" for key, item in value.items()) or "none configured"
+        lines.append(f"{field:<13} {', '.join(value) if isinstance(value, list) else value}".rstrip())
+    return "\n".join(lines)
 
 
 def means(key: str, record: PluginRecord) -> bool:

@@ -8,7 +8,8 @@
    the home directory or the root of the repository;
 4. `attnloom.toml` in the user's configuration folder.
 
-`ATTNLOOM_PLUGINS`, `ATTNLOOM_DISABLE_PLUGINS`, `ATTNLOOM_STRICT` and `ATTNLOOM_CACHE_DIR` come over any file.
+`ATTNLOOM_PLUGINS`, `ATTNLOOM_DISABLE_PLUGINS` and `ATTNLOOM_STRICT` come over any file. (`ATTNLOOM_CACHE_DIR`, where
+compiled kernels are kept, is read by `attnloom.jit` and is the environment's alone.)
 """
 
 from __future__ import annotations
@@ -16,13 +17,11 @@ from __future__ import annotations
 import json
 import os
 import sys
-import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import platformdirs
-from attrs import asdict, evolve, field, frozen
+from attrs import Converter, asdict, evolve, field, frozen
 
 from attnloom.errors import ConfigError
 from attnloom.plugins import schema
@@ -45,9 +44,23 @@ class Stack:
     params: dict[str, float | int | bool | str] = field(factory=dict)
 
 
+def _switch(value: Any, _instance, attribute) -> bool:
+    return schema.switch(value, f"Config {attribute.name}")
+
+
+def _names(value: Any, _instance, attribute) -> tuple[str, ...]:
+    return schema.names(value, f"Config {attribute.name}")
+
+
+_as_switch = Converter(_switch, takes_self=True, takes_field=True)
+_as_names = Converter(_names, takes_self=True, takes_field=True)
+
+
 @frozen(kw_only=True)
 class Config:
     """The resolved configuration of one `PluginSet`; equal content is equal. Pickles.
+
+    Names may be written as users write them; what makes no sense raises `ConfigError`.
 
     Attributes:
         autoload: whether plugins that no option names are used.
@@ -58,18 +71,22 @@ class Config:
         prefer: who provides a name that two plugins offer: `"variant:rope" -> plugin or distribution`; and
             `"tile" -> heuristic`, the one that `tile="auto"` means.
         stacks: the compositions that users name.
-        cache_dir: where compiled kernels and converted weights are kept.
+        settings: of each plugin or distribution that has a table `[plugin.NAME]`, what is in it.
         source: where the configuration was found, for people.
     """
 
-    autoload: bool = True
-    enable: tuple[str, ...] = ()
-    disable: tuple[str, ...] = ()
-    required: tuple[str, ...] = ()
-    strict: bool = False
-    prefer: dict[str, str] = field(factory=dict)
-    stacks: dict[str, Stack] = field(factory=dict)
-    cache_dir: str = field(factory=lambda: str(default_cache_dir()))
+    autoload: bool = field(default=True, converter=_as_switch)
+    enable: tuple[str, ...] = field(default=(), converter=_as_names)
+    disable: tuple[str, ...] = field(default=(), converter=_as_names)
+    required: tuple[str, ...] = field(default=(), converter=lambda value: schema.requirements(value, "Config required"))
+    strict: bool = field(default=False, converter=_as_switch)
+    prefer: dict[str, str] = field(factory=dict, converter=lambda value: schema.prefer_table(value, "Config prefer"))
+    stacks: dict[str, Stack] = field(
+        factory=dict, converter=lambda value: schema.stacks_table(value, "Config stacks", Stack)
+    )
+    settings: dict[str, dict[str, bool | int | float | str]] = field(
+        factory=dict, converter=lambda value: schema.settings_tables(value, "Config settings")
+    )
     source: str = field(default="defaults", eq=False)
 
     @classmethod
@@ -97,11 +114,7 @@ class Config:
     def from_export(cls, text: str) -> Config:
         """The configuration that `export` wrote. Raises `ConfigError`."""
         try:
-            data = json.loads(text)["config"]
-            data["stacks"] = {name: Stack(**stack) for name, stack in data["stacks"].items()}
-            for key in ("enable", "disable", "required"):
-                data[key] = tuple(data[key])
-            return cls(**data)
+            return cls(**json.loads(text)["config"])
         except (ValueError, KeyError, TypeError) as error:
             raise ConfigError(f"{EXPORT} holds no exported configuration: {error}") from error
 
@@ -146,6 +159,8 @@ def find_file(environ: Mapping[str, str], start: Path | None = None) -> Path | N
             return path
         if (path := folder / "pyproject.toml").is_file() and has_table(path):
             return path
+    import platformdirs
+
     path = platformdirs.user_config_path("attnloom", appauthor=False) / "attnloom.toml"
     return path if path.is_file() else None
 
@@ -174,6 +189,8 @@ def has_table(path: Path) -> bool:
 
 def read_toml(path: Path) -> dict[str, Any]:
     """The tables of a TOML file. Raises `ConfigError` naming it."""
+    import tomllib
+
     try:
         return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError) as error:
@@ -205,15 +222,13 @@ def from_environment(config: Config, environ: Mapping[str, str]) -> Config:
         changes["enable"] = tuple(name for name in changes.get("enable", config.enable) if name not in denied)
     if "ATTNLOOM_STRICT" in environ:
         changes["strict"] = switch(environ, "ATTNLOOM_STRICT")
-    if directory := environ.get("ATTNLOOM_CACHE_DIR", "").strip():
-        changes["cache_dir"] = str(Path(directory).expanduser().absolute())
     if not changes:
         return config
     used = [name for name in ENVIRONMENT if name in environ]
     return evolve(config, **changes, source=f"{config.source}; over it {', '.join(used)}")
 
 
-ENVIRONMENT = ("ATTNLOOM_PLUGINS", "ATTNLOOM_DISABLE_PLUGINS", "ATTNLOOM_STRICT", "ATTNLOOM_CACHE_DIR")
+ENVIRONMENT = ("ATTNLOOM_PLUGINS", "ATTNLOOM_DISABLE_PLUGINS", "ATTNLOOM_STRICT")
 
 
 def listed(environ: Mapping[str, str], variable: str) -> tuple[str, ...] | None:
@@ -231,8 +246,3 @@ def switch(environ: Mapping[str, str], variable: str) -> bool:
     if value in ("", "0", "false", "no", "off"):
         return False
     raise ConfigError(f"{variable} must be 0 or 1, got {environ[variable]!r}")
-
-
-def default_cache_dir() -> Path:
-    """The user's cache folder for attnloom."""
-    return platformdirs.user_cache_path("attnloom", appauthor=False)

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from importlib_metadata import Distribution, EntryPoint, distributions
-from packaging.requirements import Requirement
 
 from attnloom.plugins.configuration import Config
+from attnloom.plugins.metadata import Facts, facts_of, refused, requirement_name
 from attnloom.plugins.naming import NAME, canonicalize_name, did_you_mean, plugin_key
 from attnloom.plugins.record import KINDS, PluginRecord, State
 
@@ -36,8 +36,7 @@ def scan(
     records: dict[tuple[str, str], PluginRecord] = {}
     for distribution in distributions(path=paths):
         if names_our_group(distribution):
-            for record in read_plugins(first_of_its_name(distribution, paths)):
-                check_requirement(record, distribution, core_version)
+            for record in read_plugins(distribution, paths, core_version):
                 check_reserved(record, reserved)
                 records.setdefault((record.name, record.distribution), record)
     return [records[key] for key in sorted(records)]
@@ -61,39 +60,44 @@ def names_our_group(distribution: Distribution) -> bool:
         return False
 
 
-def first_of_its_name(distribution: Distribution, paths: Sequence[str]) -> Distribution:
-    """The distribution that Python would import: the first of that name on the path."""
+def read_plugins(distribution: Distribution, paths: Sequence[str], core_version: str) -> list[PluginRecord]:
+    """The plugins that one distribution brings, or the one that hides it. Metadata that makes no sense gives failed
+    records."""
     try:
-        return next(iter(distributions(name=distribution.metadata["Name"], path=list(paths))), distribution)
-    except Exception:
-        return distribution
-
-
-def read_plugins(distribution: Distribution) -> list[PluginRecord]:
-    """The plugins that one distribution brings. Metadata that makes no sense gives failed records."""
-    location = str(distribution.locate_file(""))
-    try:
-        name, version = canonicalize_name(distribution.metadata["Name"]), distribution.version
-        if not version:
-            raise ValueError("it has no version")
+        facts = facts_of(distribution)
+        first = first_of_its_name(facts.name, distribution, paths)
+        if first is not distribution:
+            distribution, facts = first, facts_of(first)
         entry_points = list(distribution.entry_points)
     except Exception as error:
+        location = str(distribution.locate_file(""))
         name = Path(str(getattr(distribution, "_path", None) or location)).name
         record = PluginRecord(name=name, distribution=name, version="?", module="", location=location)
         record.set_aside(State.FAILED, f"its metadata cannot be read: {describe(error)}", error)
         return [record]
     plugins = [point for point in entry_points if point.group == GROUP]
-    source = {"distribution": name, "version": version, "location": location}
+    source = {
+        "distribution": canonicalize_name(facts.name),
+        "version": facts.version,
+        "location": str(distribution.locate_file("")),
+    }
     records = [PluginRecord(name=plugin_key(point.name), module=point.value.strip(), **source) for point in plugins]
     for record, point in zip(records, plugins, strict=True):
         if not NAME.match(record.name):
             record.set_aside(State.FAILED, f"its name {point.name!r} does not match {NAME.pattern!r}")
         elif not is_module(record.module):
             record.set_aside(State.FAILED, f"its entry point {point.value!r} is no module path")
+        check_requirement(record, facts, core_version)
     for point in entry_points:
         if point.group == PROVIDES:
             assign(point, records)
     return records
+
+
+def first_of_its_name(name: str, distribution: Distribution, paths: Sequence[str]) -> Distribution:
+    """The distribution that Python would import: the first of that name on the path."""
+    first = next(iter(distributions(name=name, path=list(paths))), distribution)
+    return distribution if getattr(first, "_path", None) == getattr(distribution, "_path", "") else first
 
 
 def is_module(value: str) -> bool:
@@ -119,28 +123,18 @@ def assign(point: EntryPoint, records: list[PluginRecord]) -> None:
             record.provides = tuple(sorted({*record.provides, (kind, name)}))
 
 
-def check_requirement(record: PluginRecord, distribution: Distribution, core_version: str) -> None:
+def check_requirement(record: PluginRecord, facts: Facts, core_version: str) -> None:
     """Set aside a plugin whose distribution does not accept this version of attnloom."""
-    for text in requirements_of(distribution):
-        try:
-            requirement = Requirement(text)
-            applies = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
-        except Exception as error:
-            if text.lower().startswith("attnloom"):
-                record.set_aside(State.FAILED, f"its requirement {text!r} cannot be read: {describe(error)}", error)
+    for text in facts.requires:
+        if requirement_name(text) != "attnloom":
             continue
-        on_core = applies and canonicalize_name(requirement.name) == "attnloom"
-        if on_core and not requirement.specifier.contains(core_version, prereleases=True):
-            wanted = f"attnloom{requirement.specifier}"
-            record.set_aside(State.INCOMPATIBLE, f"it needs {wanted}, and this is attnloom {core_version}")
-
-
-def requirements_of(distribution: Distribution) -> list[str]:
-    """The texts of `Requires-Dist`."""
-    try:
-        return list(distribution.requires or ())
-    except Exception:
-        return []
+        try:
+            wanted = refused(text, core_version)
+        except ValueError as error:
+            record.set_aside(State.FAILED, f"its requirement {text!r} cannot be read: {describe(error)}", error)
+            continue
+        if wanted is not None:
+            record.set_aside(State.INCOMPATIBLE, f"it needs attnloom{wanted}, and this is attnloom {core_version}")
 
 
 def check_reserved(record: PluginRecord, reserved: Iterable[tuple[str, str]]) -> None:
@@ -157,12 +151,13 @@ def decide(records: Iterable[PluginRecord], config: Config) -> list[str]:
         warnings: what the configuration disables and nothing provides.
     """
     records = list(records)
-    required = [plugin_key(Requirement(text).name) for text in config.required]
+    wanted = (*config.enable, *(plugin_key(requirement_name(text)) for text in config.required))
     for record in records:
-        record.named = any(map(record.is_called, (*config.enable, *required)))
+        wants = any(map(record.is_called, wanted))
+        record.named = wants or any(map(record.is_called, config.settings))
         if disabled_by := next(filter(record.is_called, config.disable), None):
             record.set_aside(State.DISABLED, f"disabled by the configuration ({disabled_by!r} in {config.source})")
-        elif not config.autoload and not record.named:
+        elif not config.autoload and not wants:
             record.set_aside(State.DISABLED, f"not enabled, and plugins load only by name ({config.source})")
     absent = [name for name in config.disable if not any(record.is_called(name) for record in records)]
     hints = {name: did_you_mean(name, known_names(records)) for name in absent}
@@ -186,6 +181,10 @@ def unmet(records: Iterable[PluginRecord], config: Config) -> list[tuple[str, Pl
         problems += [(f"{name!r} is enabled, but {r.status}", r) for r in found if not r.offers]
     for text in config.required:
         problems += unmet_requirement(text, records)
+    for name in config.settings:
+        if not any(record.is_called(name) for record in records):
+            hint = did_you_mean(name, known_names(records))
+            problems.append((f"[plugin.{name}] has settings, and no such plugin is installed{hint}", None))
     for key, choice in config.prefer.items():
         if key != "tile" and not any(record.is_called(choice) for record in records):
             hint = did_you_mean(choice, known_names(records))
@@ -195,6 +194,8 @@ def unmet(records: Iterable[PluginRecord], config: Config) -> list[tuple[str, Pl
 
 def unmet_requirement(text: str, records: list[PluginRecord]) -> list[tuple[str, PluginRecord | None]]:
     """Why a PEP 508 requirement on a plugin's distribution is not met; nothing if it is, or does not apply here."""
+    from packaging.requirements import Requirement
+
     requirement = Requirement(text)
     if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
         return []

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from types import ModuleType
 from typing import Any
 
 import pluggy
-from attrs import evolve
+from attrs import evolve, frozen
 
-from attnloom.hookspecs import HOOKS, AttnloomSpecs
+from attnloom.errors import ConfigError
+from attnloom.hookspecs import HOOKS, REMOVED, AttnloomSpecs
 from attnloom.index import StorageFormat
 from attnloom.plugins.discovery import describe
 from attnloom.plugins.naming import NAME, did_you_mean
+from attnloom.plugins.origin import stray_origin
 from attnloom.plugins.record import PluginRecord, State
+from attnloom.settings import Setting, Settings, settle
 from attnloom.tile import TileHeuristic
 from attnloom.variant import ABI, Variant
 
@@ -36,34 +39,66 @@ class BadPluginError(Exception):
         self.state = state
 
 
-def new_manager() -> pluggy.PluginManager:
+@frozen
+class Loaded:
+    """What a plugin gave when it was loaded: its contributions by `(kind, name)`, and its settings in force."""
+
+    contributions: dict[tuple[str, str], Contribution]
+    settings: Settings
+
+
+def new_manager(specs: type = AttnloomSpecs) -> pluggy.PluginManager:
     """A manager that knows the hooks and no plugin."""
     manager = pluggy.PluginManager("attnloom")
-    manager.add_hookspecs(AttnloomSpecs)
+    manager.add_hookspecs(specs)
     return manager
 
 
-def load(record: PluginRecord, manager: pluggy.PluginManager) -> dict[tuple[str, str], Contribution]:
-    """Import the plugin, register its hooks and return its contributions by `(kind, name)`.
+def load(
+    record: PluginRecord, manager: pluggy.PluginManager, given: Mapping[str, Any] | None = None, where: str = ""
+) -> Loaded:
+    """Import the plugin, register its hooks and collect what it provides.
+
+    Args:
+        given: the settings that the configuration has for it; `where` they stand, for messages.
 
     Raises:
         BadPluginError: from the cause where there is one. The manager is then as it was.
     """
+    if (stray := stray_origin(record)) is not None:
+        raise BadPluginError(
+            f"{record.module} would be imported from the current directory {stray}, and the plugin is installed in "
+            f"{record.location}: start Python somewhere else"
+        )
     try:
         module = importlib.import_module(record.module)
     except (Exception, SystemExit) as error:
         raise BadPluginError(f"its import raised {describe(error)}") from error
-    key = f"{record.distribution}:{record.name}"
     check_hooks(module, manager)
     try:
-        manager.register(module, key)
+        manager.register(module, record.key)
     except (ValueError, pluggy.PluginValidationError) as error:
         raise BadPluginError(f"its hooks are wrong: {describe(error)}") from error
     try:
-        return collect(record, module, manager)
+        settings = settings_of(module, manager, given or {}, where)
+        return Loaded(collect(record, module, manager, settings), settings)
     except BadPluginError:
-        manager.unregister(name=key)
+        manager.unregister(name=record.key)
         raise
+
+
+def settings_of(module: ModuleType, manager: pluggy.PluginManager, given: Mapping[str, Any], where: str) -> Settings:
+    """The settings that the plugin declares, with the values that the configuration gives."""
+    declared = results_of("attnloom_settings", module, manager)
+    for item in declared:
+        if not isinstance(item, Setting):
+            raise BadPluginError(f"its attnloom_settings returned {item!r}, which is no Setting")
+    if twice := sorted({one.name for one in declared if sum(other.name == one.name for other in declared) > 1}):
+        raise BadPluginError(f"its attnloom_settings returned {', '.join(map(repr, twice))} twice")
+    try:
+        return settle(declared, given, where)
+    except ConfigError as error:
+        raise BadPluginError(f"its settings are wrong: {error}") from error
 
 
 def check_hooks(module: ModuleType, manager: pluggy.PluginManager) -> None:
@@ -73,20 +108,22 @@ def check_hooks(module: ModuleType, manager: pluggy.PluginManager) -> None:
         if options is None:
             continue
         hook = options.get("specname") or name
+        if hook in REMOVED:
+            raise BadPluginError(f"it implements the hook {hook!r}, which is gone: {REMOVED[hook]}")
         if hook not in HOOKS and not options.get("optionalhook"):
-            hint = f"{did_you_mean(hook, HOOKS)} (known: {', '.join(HOOKS)})"
+            hint = f"{did_you_mean(hook, HOOKS)} (known: {', '.join(HOOKS)}); was it made for a newer attnloom?"
             raise BadPluginError(f"it implements an unknown hook {hook!r}{hint}")
         if options.get("wrapper") or options.get("hookwrapper"):
             raise BadPluginError(f"its {hook} is a wrapper; a plugin may add to what others offer, never change it")
 
 
 def collect(
-    record: PluginRecord, module: ModuleType, manager: pluggy.PluginManager
+    record: PluginRecord, module: ModuleType, manager: pluggy.PluginManager, settings: Settings | None = None
 ) -> dict[tuple[str, str], Contribution]:
     """What the plugin's hooks return, checked against their types and against what its metadata declares."""
     found: dict[tuple[str, str], Contribution] = {}
     for kind, (hook, expected) in COLLECTED.items():
-        for item in results_of(hook, module, manager):
+        for item in results_of(hook, module, manager, settings=settings or Settings()):
             if not isinstance(item, expected):
                 raise BadPluginError(f"its {hook} returned {item!r}, which is no {expected.__name__}")
             if not isinstance(item.name, str) or not NAME.match(item.name):
@@ -100,12 +137,12 @@ def collect(
     return found
 
 
-def results_of(hook: str, module: ModuleType, manager: pluggy.PluginManager) -> list[Any]:
+def results_of(hook: str, module: ModuleType, manager: pluggy.PluginManager, **arguments: Any) -> list[Any]:
     """What the module's implementations of one hook return, in one list."""
     results: list[Any] = []
     for implementation in implementations(hook, module, manager):
         try:
-            returned = call(implementation)
+            returned = call(implementation, **arguments)
             if isinstance(returned, (str, bytes, dict)) or not isinstance(returned, Iterable):
                 raise TypeError(f"it must return an iterable of descriptors, got {returned!r}")
             results += returned

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import difflib
+import re
 from collections.abc import Iterable
 
-from packaging.utils import canonicalize_name
-
-from attnloom.variant import NAME, normalize_name
+from attnloom.names import NAME, normalize_name
 
 __all__ = ["NAME", "canonicalize_name", "did_you_mean", "near", "normalize_name", "plugin_key"]
+
+
+def canonicalize_name(name: str) -> str:
+    """The canonical spelling of a distribution's name (PEP 503): `Attnloom.Soft_Cap` is `attnloom-soft-cap`."""
+    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def plugin_key(name: str) -> str:
@@ -19,6 +22,8 @@ def plugin_key(name: str) -> str:
 
 def near(name: str, known: Iterable[str]) -> list[str]:
     """At most three of `known` that look like `name`, best first."""
+    import difflib
+
     known = sorted(set(known))
     inside = [other for other in known if name and (name in other or other in name)]
     close = difflib.get_close_matches(name, known, n=3, cutoff=0.6)

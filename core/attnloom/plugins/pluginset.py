@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-import importlib.util
 import logging
 import os
 import threading
 import weakref
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from attnloom import __version__, builtin
+import attnloom
 from attnloom.errors import PluginError, UnavailableError, UnknownNameError
-from attnloom.index import StorageFormat
-from attnloom.plugins import discovery, loading
+from attnloom.plugins import discovery
 from attnloom.plugins.configuration import EXPORT, Config, Stack
-from attnloom.plugins.naming import did_you_mean, normalize_name
+from attnloom.plugins.naming import did_you_mean, normalize_name, plugin_key
 from attnloom.plugins.record import PluginRecord, State
-from attnloom.tile import TileHeuristic
-from attnloom.variant import Variant
+
+if TYPE_CHECKING:
+    from attnloom.index import StorageFormat
+    from attnloom.plugins.loading import Contribution
+    from attnloom.settings import Settings
+    from attnloom.tile import TileHeuristic
+    from attnloom.variant import Variant
 
 log = logging.getLogger("attnloom.plugins")
 
@@ -43,19 +46,20 @@ class PluginSet:
         self.config = config
         self._paths = None if paths is None else tuple(paths)
         self._lock = threading.RLock()
-        self._manager = loading.new_manager()
+        self._lazy_manager = None
         self._records: list[PluginRecord] | None = None
-        self._contributions: dict[tuple[str, str, int], loading.Contribution] = {}
+        self._contributions: dict[tuple[str, str, int], Contribution] = {}
+        self._settings: dict[str, Settings] = {}
         self._loading: set[int] = set()
         self._checked = False
         self._observer_failures: set[str] = set()
         self._core = PluginRecord(
             name="core",
             distribution="attnloom",
-            version=__version__,
+            version=attnloom.__version__,
             module="attnloom.builtin",
             provides=RESERVED,
-            location=str(Path(builtin.__file__).parents[1]),
+            location=str(Path(attnloom.__file__).parents[1]),
             state=State.LOADED,
         )
         _all_sets.add(self)
@@ -83,7 +87,7 @@ class PluginSet:
         return cls(config, paths=paths)
 
     def __reduce__(self):
-        return PluginSet, (self.config,)
+        return _received, (self.config, self._paths)
 
     def __repr__(self) -> str:
         return f"PluginSet({self.config.source})"
@@ -94,7 +98,7 @@ class PluginSet:
         """Every plugin installed, the core's own first, with its state. Imports none, raises for none."""
         with self._lock:
             if self._records is None:
-                records = discovery.scan(self._paths, core_version=__version__, reserved=RESERVED)
+                records = discovery.scan(self._paths, core_version=attnloom.__version__, reserved=RESERVED)
                 for warning in discovery.decide(records, self.config):
                     log.warning("attnloom: %s", warning)
                 self._records = records
@@ -131,13 +135,22 @@ class PluginSet:
 
         Raises as `variant` does.
         """
-        if normalize_name(name) == "auto":
-            name = self.config.prefer.get("tile", "auto")
         return self._get("tile_heuristic", name)
 
     def provider(self, kind: str, name: str) -> PluginRecord:
         """The plugin that provides a name, without loading it. Raises as `variant` does."""
-        return self._provider(kind, normalize_name(name))
+        return self._provider(kind, self._meant(kind, name))
+
+    def settings(self, plugin: str) -> Settings:
+        """The settings in force of a plugin, which is loaded for it. Raises as `variant` does."""
+        key = plugin_key(plugin)
+        found = [record for record in self.records()[1:] if record.is_called(key)]
+        if not found:
+            raise UnknownNameError(f"no plugin {plugin!r}{did_you_mean(key, discovery.known_names(self.records()))}")
+        with self._lock:
+            self._check_named()
+            self._load(found[0], f"the settings of {plugin!r}")
+            return self._settings[found[0].key]
 
     def stack(self, name: str) -> Stack:
         """The composition that the configuration calls `name`. Raises `UnknownNameError`."""
@@ -150,11 +163,14 @@ class PluginSet:
             raise UnknownNameError(f"no stack {name!r}{hint} (configured: {stacks}; {self.config.source})") from None
 
     def header_dir(self, variant: Variant) -> Path:
-        """The folder from which `variant.header` is included.
+        """The folder from which `variant.header` is included: that of its package.
 
         Raises:
-            PluginError: there is no such folder, or the header is not in it.
+            PluginError: there is no such folder, the header is not in it, or it belongs to a module without a package,
+                whose folder would be that of every other package too.
         """
+        import importlib.util
+
         package = variant.package
         if package is None:
             raise PluginError(f"variant {variant.name!r}: give package=, the one in which {variant.header!r} lies")
@@ -165,8 +181,11 @@ class PluginSet:
         if spec is None:
             raise PluginError(f"variant {variant.name!r}: its package {package!r} cannot be found")
         folders = [Path(folder) for folder in spec.submodule_search_locations or ()]
-        if not folders and spec.origin:
-            folders = [Path(spec.origin).parent]
+        if not folders:
+            raise PluginError(
+                f"variant {variant.name!r}: {package!r} is a module, not a package: put it in a package of its own, "
+                f"with {variant.header!r} beside it"
+            )
         for folder in folders:
             if (folder / variant.header).is_file():
                 return folder
@@ -177,6 +196,8 @@ class PluginSet:
 
     def notify_compiled(self, report: Any) -> None:
         """Tell observers that a kernel was compiled. Whatever an observer raises is logged once and changes nothing."""
+        from attnloom.plugins import loading
+
         with self._lock:
             for record in self.records()[1:]:
                 if record.offers and record.state is State.FOUND and (record.named or not record.provides):
@@ -184,7 +205,7 @@ class PluginSet:
             observers = self._manager.hook.attnloom_kernel_compiled.get_hookimpls()
         for observer in sorted(observers, key=lambda item: item.plugin_name):
             try:
-                loading.call(observer, report=report)
+                loading.call(observer, report=report, settings=self._settings[observer.plugin_name])
             except (Exception, SystemExit) as error:
                 if observer.plugin_name not in self._observer_failures:
                     self._observer_failures.add(observer.plugin_name)
@@ -193,10 +214,12 @@ class PluginSet:
 
     def commands(self) -> dict[str, list[tuple[str, Any]]]:
         """The subcommands that plugins add: for each name, who offers it, and the command. Loads every plugin."""
+        from attnloom.plugins import loading
+
         found: dict[str, list[tuple[str, Any]]] = {}
         with self._lock:
             loaded = [record for record in self.records()[1:] if record.offers and self._try_load(record)]
-            labels = {f"{record.distribution}:{record.name}": record.label for record in loaded}
+            labels = {record.key: record.label for record in loaded}
             implementations = self._manager.hook.attnloom_commands.get_hookimpls()
         for implementation in sorted(implementations, key=lambda item: item.plugin_name):
             label, own = labels[implementation.plugin_name], {}
@@ -205,7 +228,7 @@ class PluginSet:
                 own[normalize_name(name)] = command
 
             try:
-                loading.call(implementation, register=register)
+                loading.call(implementation, register=register, settings=self._settings[implementation.plugin_name])
             except (Exception, SystemExit) as error:
                 log.warning("attnloom: the commands of plugin %s are left out: %s", label, discovery.describe(error))
                 continue
@@ -220,8 +243,20 @@ class PluginSet:
         chosen = {record.label for record in self.records() if choice and record.is_called(choice)}
         return [offer for offer in offers if offer[0] in chosen] or offers
 
-    def _get(self, kind: str, name: str) -> Any:
+    def _meant(self, kind: str, name: str) -> str:
         key = normalize_name(name)
+        return self.config.prefer.get("tile", key) if (kind, key) == ("tile_heuristic", "auto") else key
+
+    @property
+    def _manager(self):
+        if self._lazy_manager is None:
+            from attnloom.plugins import loading
+
+            self._lazy_manager = loading.new_manager()
+        return self._lazy_manager
+
+    def _get(self, kind: str, name: str) -> Any:
+        key = self._meant(kind, name)
         with self._lock:
             self._check_named()
             record = self._provider(kind, key)
@@ -295,21 +330,34 @@ class PluginSet:
 
     def _try_load(self, record: PluginRecord) -> bool:
         """Load a plugin unless it is loaded; record and warn once if that fails. True if it is loaded."""
+        from attnloom.plugins import loading
+
         if record.state is State.FOUND and id(record) not in self._loading:
             self._loading.add(id(record))
             try:
-                found = loading.load(record, self._manager)
+                where = f"[plugin.{record.name}] ({self.config.source})"
+                found = loading.load(record, self._manager, self.given_settings(record), where)
             except loading.BadPluginError as problem:
                 record.state, record.reason, record.error = problem.state, str(problem), problem.__cause__
                 log.warning("attnloom: %s", record.status)
             else:
-                self._contributions |= {(*key, id(record)): item for key, item in found.items()}
+                self._contributions |= {(*key, id(record)): item for key, item in found.contributions.items()}
+                self._settings[record.key] = found.settings
                 record.state = State.LOADED
             finally:
                 self._loading.discard(id(record))
         return record.state is State.LOADED
 
+    def given_settings(self, record: PluginRecord) -> dict[str, Any]:
+        """What the configuration says in the table of a plugin, under its own name or its distribution's. Checked only
+        when the plugin is loaded, by the schema that it declares."""
+        names = [name for name in self.config.settings if record.is_called(name)]
+        return {key: value for name in names for key, value in self.config.settings[name].items()}
+
     def _load_core(self) -> None:
+        from attnloom import builtin
+        from attnloom.plugins import loading
+
         manager = loading.new_manager()
         manager.register(builtin)
         found = loading.collect(self._core, builtin, manager)
@@ -317,6 +365,18 @@ class PluginSet:
 
 
 _all_sets: weakref.WeakSet[PluginSet] = weakref.WeakSet()
+
+
+def _received(config: Config, paths: Sequence[str] | None) -> PluginSet:
+    """The set that an unpickled one stands for: one for each configuration, however many specs arrive with it."""
+    key = (config.export(), paths)
+    with PluginSet._default_lock:
+        if key not in _received_sets:
+            _received_sets[key] = PluginSet(config, paths=paths)
+        return _received_sets[key]
+
+
+_received_sets: dict[tuple, PluginSet] = {}
 
 
 def _renew_locks() -> None:

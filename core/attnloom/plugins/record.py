@@ -36,7 +36,8 @@ class PluginRecord:
         reason: why it is disabled, incompatible or failed; else empty.
         error: the exception behind `reason`, or none.
         offers: whether its contributions count: false once it is disabled, incompatible or failed before its import.
-        named: whether the configuration names it (`enable`, `required`, `ATTNLOOM_PLUGINS`): a failure is then fatal.
+        named: whether the configuration names it (`enable`, `required`, `[plugin.NAME]`, `ATTNLOOM_PLUGINS`): a failure
+            is then fatal.
     """
 
     name: str
@@ -55,6 +56,11 @@ class PluginRecord:
     def package(self) -> str:
         """The import package whose folder holds the plugin's headers: the one that its module lies in."""
         return self.module.rpartition(".")[0] or self.module
+
+    @property
+    def key(self) -> str:
+        """What tells the plugin from any other: `attnloom-rope:rope`."""
+        return f"{self.distribution}:{self.name}"
 
     @property
     def label(self) -> str:

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from packaging.requirements import InvalidRequirement, Requirement
-
 from attnloom.errors import ConfigError
 from attnloom.plugins.naming import NAME, did_you_mean, normalize_name, plugin_key
 from attnloom.plugins.record import KINDS
 
-TABLES = ("plugins", "prefer", "stacks")
+TABLES = ("plugins", "prefer", "stacks", "plugin")
 PLUGIN_KEYS = ("autoload", "enable", "disable", "required", "strict")
 STACK_KEYS = ("variants", "params")
 
@@ -25,12 +23,8 @@ def parse(data: Mapping[str, Any], source: str, make_stack: Callable) -> dict[st
         table(data.get(name, {}), f"{source}: [{name}]")
     fields = plugins_table(data.get("plugins", {}), f"{source}: [plugins]")
     fields["prefer"] = prefer_table(data.get("prefer", {}), f"{source}: [prefer]")
-    fields["stacks"] = {}
-    for name, stack in data.get("stacks", {}).items():
-        key = identifier(name, f"{source}: stack")
-        if key in fields["stacks"]:
-            raise ConfigError(f"{source}: [stacks] has {key!r} twice; `-` and `_` are one")
-        fields["stacks"][key] = make_stack(**stack_table(stack, f"{source}: [stacks.{name}]"))
+    fields["stacks"] = stacks_table(data.get("stacks", {}), f"{source}: [stacks]", make_stack)
+    fields["settings"] = settings_tables(data.get("plugin", {}), f"{source}: [plugin]")
     return fields
 
 
@@ -40,26 +34,44 @@ def plugins_table(data: Mapping[str, Any], where: str) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     for key in ("autoload", "strict"):
         if key in data:
-            if not isinstance(data[key], bool):
-                raise ConfigError(f"{where} {key} must be true or false, got {data[key]!r}")
-            fields[key] = data[key]
+            fields[key] = switch(data[key], f"{where} {key}")
     for key in ("enable", "disable"):
-        fields[key] = tuple(dict.fromkeys(plugin_key(name) for name in strings(data.get(key, []), f"{where} {key}")))
+        fields[key] = names(data.get(key, []), f"{where} {key}")
     if both := sorted(set(fields["enable"]) & set(fields["disable"])):
         raise ConfigError(f"{where}: {both} stand in both enable and disable; leave them in one")
-    fields["required"] = strings(data.get("required", []), f"{where} required")
-    for text in fields["required"]:
+    fields["required"] = requirements(data.get("required", []), f"{where} required")
+    return fields
+
+
+def switch(value: Any, where: str) -> bool:
+    """`value`, which must be true or false."""
+    if not isinstance(value, bool):
+        raise ConfigError(f"{where} must be true or false, got {value!r}")
+    return value
+
+
+def names(value: Any, where: str) -> tuple[str, ...]:
+    """The canonical spellings of an array of plugin or distribution names, each once."""
+    return tuple(dict.fromkeys(plugin_key(name) for name in strings(value, where)))
+
+
+def requirements(value: Any, where: str) -> tuple[str, ...]:
+    """An array of PEP 508 requirements."""
+    texts = strings(value, where)
+    if texts:
+        from packaging.requirements import InvalidRequirement, Requirement
+    for text in texts:
         try:
             Requirement(text)
         except InvalidRequirement as error:
-            raise ConfigError(f"{where} required: {text!r} is no requirement such as 'attnloom-rope>=0.1'") from error
-    return fields
+            raise ConfigError(f"{where}: {text!r} is no requirement such as 'attnloom-rope>=0.1'") from error
+    return texts
 
 
 def prefer_table(data: Mapping[str, Any], where: str) -> dict[str, str]:
     """`[prefer]`: `"kind:name" = plugin or distribution`, and `tile = heuristic`."""
     fields = {}
-    for key, value in data.items():
+    for key, value in table(data, where).items():
         if not isinstance(value, str) or not value.strip():
             raise ConfigError(f"{where} {key!r} must name a plugin, got {value!r}")
         kind, colon, name = (normalize_name(part) for part in key.partition(":"))
@@ -71,6 +83,33 @@ def prefer_table(data: Mapping[str, Any], where: str) -> dict[str, str]:
             known = [f"{kind}:{name or 'NAME'}" for kind in (*KINDS, "command")]
             raise ConfigError(f"{where} {key!r} is neither 'tile' nor one of {known}{did_you_mean(kind, KINDS)}")
     return fields
+
+
+def stacks_table(data: Any, where: str, make_stack: Callable) -> dict[str, Any]:
+    """`[stacks]`: a table of tables, or of stacks that were made before."""
+    stacks: dict[str, Any] = {}
+    for name, stack in table(data, where).items():
+        key = identifier(name, f"{where}: stack")
+        if key in stacks:
+            raise ConfigError(f"{where} has {key!r} twice; `-` and `_` are one")
+        inside = f"{where[:-1]}.{name}]" if where.endswith("]") else f"{where} {name!r}"
+        stacks[key] = stack if isinstance(stack, make_stack) else make_stack(**stack_table(stack, inside))
+    return stacks
+
+
+def settings_tables(data: Any, where: str) -> dict[str, dict[str, bool | int | float | str]]:
+    """`[plugin]`: a table for each plugin, of scalars that the plugin's own schema is held against when it loads."""
+    settings: dict[str, dict] = {}
+    for name, values in table(data, where).items():
+        inside = f"{where[:-1]}.{name}]" if where.endswith("]") else f"{where} {name!r}"
+        if (key := plugin_key(name)) in settings:
+            raise ConfigError(f"{where} has {key!r} twice; `-` and `_` are one")
+        settings[key] = {}
+        for setting, value in table(values, inside).items():
+            if not isinstance(value, (bool, int, float, str)):
+                raise ConfigError(f"{inside} {setting!r} must be a scalar, got {value!r}")
+            settings[key][normalize_name(setting)] = value
+    return settings
 
 
 def stack_table(data: Any, where: str) -> dict[str, Any]:
