@@ -1,15 +1,17 @@
-"""List the installed plugins, or show one: `attnloom plugins list`, `attnloom plugins show NAME`.
+"""List the installed plugins, show, write or check one: `attnloom plugins list|show|new|check`.
 
-No plugin is imported: all is read from metadata and the configuration.
+`list` and `show` import no plugin: all is read from metadata and the configuration.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import sys
 from collections.abc import Sequence
 
+from attnloom.cli import plugins_check, plugins_new
 from attnloom.cli.table import table
 from attnloom.errors import ConfigError, UnknownNameError
 from attnloom.plugins.configuration import Config
@@ -23,6 +25,8 @@ STYLES = {"found": "green", "loaded": "green", "disabled": "faint", "incompatibl
 def run(argv: Sequence[str]) -> int:
     """Run `attnloom plugins ARGV`. Returns the exit status: 1 if the configuration is wrong or a plugin is unknown."""
     options = parser().parse_args(argv)
+    if options.action in ("new", "check"):
+        return importlib.import_module(f"attnloom.cli.plugins_{options.action}").run(options)
     plugin_set, problem = resolve()
     if problem:
         print(f"attnloom: error: {problem}\nattnloom: what follows is without any configuration", file=sys.stderr)
@@ -36,14 +40,16 @@ def run(argv: Sequence[str]) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """The arguments of `attnloom plugins`."""
-    top = argparse.ArgumentParser(prog="attnloom plugins", description="The installed plugins; none is imported.")
-    actions = top.add_subparsers(dest="action", required=True, metavar="{list,show}")
+    top = argparse.ArgumentParser(prog="attnloom plugins", description="The installed plugins, and new ones.")
+    actions = top.add_subparsers(dest="action", required=True, metavar="{list,show,new,check}")
     listing = actions.add_parser("list", help="every plugin, its state and what it provides")
     listing.add_argument("--all", action="store_true", help="the core's own contributions too")
     listing.add_argument("--json", action="store_true", help="as JSON")
     showing = actions.add_parser("show", help="all that is known of one plugin")
     showing.add_argument("name", help="a plugin, its distribution, or something that it provides")
     showing.add_argument("--json", action="store_true", help="as JSON")
+    plugins_new.add_parser(actions)
+    plugins_check.add_parser(actions)
     return top
 
 

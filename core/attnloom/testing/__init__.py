@@ -15,6 +15,7 @@ from __future__ import annotations
 import importlib
 
 _HOMES = {
+    "HooksSuite": "hooks_suite",
     "Outcome": "runner",
     "StorageFormatSuite": "storage_format_suite",
     "TileHeuristicSuite": "tile_heuristic_suite",

@@ -114,6 +114,6 @@ def near(given, expected: np.ndarray, tolerance: float, about: str) -> None:
     finite = np.isfinite(expected)
     same = np.array_equal(given[~finite], expected[~finite], equal_nan=True)
     assert same, f"{about}: infinities and NaN are not where the reference has them"
-    error = np.abs(given - expected)[finite] / np.maximum(1, np.abs(expected[finite]))
+    error = np.abs(given[finite] - expected[finite]) / np.maximum(1, np.abs(expected[finite]))
     worst = error.max(initial=0.0)
     assert worst <= tolerance, f"{about}: off by {worst:.3g} relative to the reference, the bound is {tolerance:.3g}"

@@ -58,6 +58,8 @@ def fingerprint(kind: str, name: str) -> str:
 
     plugins = PluginSet.from_config(Config())
     makers = {"variant": _variant, "storage_format": _storage_format, "tile_heuristic": _tile_heuristic}
+    if kind not in makers:
+        return ""
     return hashlib.sha256("\0".join(makers[kind](plugins, name)).encode()).hexdigest()
 
 

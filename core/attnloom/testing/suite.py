@@ -18,6 +18,7 @@ from attnloom.errors import PluginError
 from attnloom.plugins import Config, PluginSet
 from attnloom.plugins.discovery import GROUP, PROVIDES
 from attnloom.plugins.naming import canonicalize_name, plugin_key
+from attnloom.plugins.record import KINDS
 from attnloom.testing.packages import Package, build_wheel, project_folder, read_installed, read_wheel
 
 IMPORT_SECONDS = 0.5
@@ -37,7 +38,7 @@ class PluginSuite:
     """The checks that all kinds share. Methods named `test_*` are the checks; the others may be overridden.
 
     Attributes:
-        kind: `"variant"`, `"storage_format"` or `"tile_heuristic"`.
+        kind: `"variant"`, `"storage_format"`, `"tile_heuristic"`, or `"plugin"` for one that provides none of them.
         plugins: the `PluginSet` to look in; none: the installed plugins, without the user's configuration.
         wheel: a wheel of the distribution that is built already; none: one is built where the sources are known.
     """
@@ -108,14 +109,18 @@ class PluginSuite:
         assert record.module in modules.values(), (
             f"{package.origin} has no entry point of group {GROUP!r} with the module {record.module!r}, only {modules}"
         )
-        provided = {plugin_key(key): value for key, value in declared.get(PROVIDES, {}).items()}
-        key = f"{self.kind}_{self.name}"
-        assert provided.get(key) == record.module, (
-            f'{package.origin} does not declare "{self.kind}.{self.name}" = "{record.module}" in group {PROVIDES!r}'
-        )
+        if self.kind in KINDS:
+            self._check_provided(package)
         check_requirement(package)
         if package.files:
             check_files(package, [record.module, *self.modules()], self.resources())
+
+    def _check_provided(self, package: Package) -> None:
+        declared, module = package.entry_points.get(PROVIDES, {}), self.record.module
+        provided = {plugin_key(key): value for key, value in declared.items()}
+        assert provided.get(f"{self.kind}_{self.name}") == module, (
+            f'{package.origin} does not declare "{self.kind}.{self.name}" = "{module}" in group {PROVIDES!r}'
+        )
 
     def modules(self) -> list[str]:
         """The modules that the descriptor names."""

@@ -138,8 +138,8 @@ def check_choice(name: str, problem: TileProblem, choice) -> None:
         assert tile.family == problem.family, f"{name!r} chooses {tile} for the family {problem.family!r}"
     rows = max(tile.t_q for tile in tiles)
     assert rows >= problem.group, (
-        f"{name!r} chooses {choice} where {problem.group} query heads share a kv head: one of the tiles must have a t_q "
-        "of at least that"
+        f"{name!r} chooses {choice} where {problem.group} query heads share a kv head: one of its tiles must have a "
+        "t_q of at least that"
     )
     if choice.tall is not None:
         assert choice.tall.t_q > choice.short.t_q, (

@@ -12,8 +12,10 @@ from attnloom.variant import Param, StaticParam, TensorParam, Variant
 _SCALARS = {float: 0.5, int: 3, bool: True}
 
 
-def resolve(path: str) -> Any:
-    """The object that a `"module:attr"` string names."""
+def resolve(path: Any) -> Any:
+    """The object that a `"module:attr"` string names; an object that is no string is itself."""
+    if not isinstance(path, str):
+        return path
     module, _, attr = path.partition(":")
     return getattr(importlib.import_module(module), attr)
 

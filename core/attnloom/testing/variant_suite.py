@@ -49,7 +49,7 @@ class VariantSuite(PluginSuite):
         variant = self.descriptor
         named = [("reference", variant.reference), ("check", variant.check), ("example", variant.example)]
         named += [(f"computed of {p.name!r}", getattr(p, "computed", None)) for p in variant.params]
-        return [(label, path) for label, path in named if path is not None]
+        return [(label, path) for label, path in named if isinstance(path, str)]
 
     def modules(self):
         """The modules that the descriptor names."""
@@ -58,6 +58,8 @@ class VariantSuite(PluginSuite):
     def resources(self):
         """The header."""
         variant = self.descriptor
+        if variant.header is None:
+            return []
         return [f"{(variant.package or self.record.package).replace('.', '/')}/{variant.header}"]
 
     def test_parameters_are_described(self):

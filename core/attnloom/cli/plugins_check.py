@@ -1,0 +1,162 @@
+"""`attnloom plugins check NAME|PATH`: hold a plugin to the conformance kit and print a report."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from attnloom.errors import AttnloomError, PluginError, UnknownNameError
+from attnloom.plugins.configuration import Config
+from attnloom.plugins.naming import did_you_mean, plugin_key
+from attnloom.plugins.pluginset import PluginSet
+from attnloom.plugins.record import PluginRecord
+
+SUITES = {
+    "variant": "VariantSuite",
+    "storage_format": "StorageFormatSuite",
+    "tile_heuristic": "TileHeuristicSuite",
+    "plugin": "HooksSuite",
+}
+SIGNS = {"passed": ("✓", "green"), "skipped": ("-", "dim"), "failed": ("✗", "red"), "error": ("✗", "red")}
+
+
+def add_parser(actions) -> None:
+    """Add the subcommand to the parser of `attnloom plugins`."""
+    parser = actions.add_parser("check", help="hold a plugin to the conformance kit, and report")
+    parser.add_argument("target", help="an installed plugin, distribution or contribution, or a project's folder")
+    parser.add_argument("--only", action="append", default=[], metavar="CHECK", help="run this check only (repeatable)")
+    parser.add_argument("--json", action="store_true", help="as JSON")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Check the plugins that `options.target` means. Returns the exit status: 1 if a check failed.
+
+    Raises:
+        UnknownNameError, PluginError: there is no such plugin, or the folder holds none.
+    """
+    import tempfile
+
+    report = JsonReport() if options.json else RichReport()
+    with tempfile.TemporaryDirectory() as scratch:
+        plugins, records, wheel = find(options.target, Path(scratch))
+        for record in records:
+            for kind, name in record.provides or (("plugin", record.name),):
+                report.begin(record, kind, name)
+                for outcome in outcomes(plugins, record, kind, name, wheel, tuple(options.only)):
+                    report.add(outcome)
+    return report.end()
+
+
+def find(target: str, scratch: Path) -> tuple[PluginSet, list[PluginRecord], Path | None]:
+    """The plugins to check, the set that they are looked up in, and their wheel if one was built."""
+    folder = Path(target)
+    if "/" in target or (folder / "pyproject.toml").is_file():
+        wheel, site = unpack(folder, scratch)
+        sys.path.insert(0, str(site))
+        plugins = PluginSet.from_config(Config(source="no configuration"))
+        records = [record for record in plugins.records() if Path(record.location) == site]
+        if not records:
+            raise PluginError(f"{folder} declares no plugin: its pyproject.toml needs [project.entry-points.attnloom]")
+        return plugins, records, wheel
+    plugins = PluginSet.from_config(Config(source="no configuration"))
+    key = plugin_key(target)
+    records = [r for r in plugins.records() if r.is_called(key) or any(key == name for _, name in r.provides)]
+    if not records:
+        known = {name for r in plugins.records() for name in (r.name, *(item for _, item in r.provides))}
+        hint = did_you_mean(key, known)
+        raise UnknownNameError(f"no plugin {target!r} is installed{hint}; for a folder, write its path: ./{target}")
+    return plugins, records, None
+
+
+def unpack(folder: Path, scratch: Path) -> tuple[Path, Path]:
+    """Build the project's wheel and lay out what installing it would bring. Raises `PluginError`."""
+    import zipfile
+    from unittest import SkipTest
+
+    from attnloom.testing.packages import build_wheel
+
+    try:
+        wheel = build_wheel(folder.resolve(), scratch / "wheel")
+    except SkipTest as reason:
+        raise PluginError(f"{folder} cannot be built: {reason}") from reason
+    site = (scratch / "site").resolve()
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(site)
+    return wheel, site
+
+
+def outcomes(plugins, record: PluginRecord, kind: str, name: str, wheel: Path | None, only) -> Iterator:
+    """The outcomes of a contribution's checks; of loading alone, where that fails."""
+    import attnloom.testing
+
+    if kind != "plugin":
+        try:
+            getattr(plugins, kind)(name)
+        except AttnloomError as error:
+            yield attnloom.testing.Outcome("loads", "failed", "The plugin can be loaded.", str(error), 0.0)
+            return
+    base = getattr(attnloom.testing, SUITES[kind])
+    suite = type("Check", (base,), {kind: name, "plugins": plugins, "wheel": wheel})
+    yield from attnloom.testing.run_suite(suite, only)
+
+
+class RichReport:
+    """Prints each check as it ends."""
+
+    def __init__(self):
+        from rich.console import Console
+
+        self.console = Console(highlight=False, soft_wrap=True)
+        self.counts = dict.fromkeys(SIGNS, 0)
+
+    def begin(self, record: PluginRecord, kind: str, name: str) -> None:
+        """A heading."""
+        from rich.markup import escape
+
+        self.console.print(f"[bold]{kind.replace('_', ' ')} {escape(name)}[/bold] of {escape(record.label)}")
+
+    def add(self, outcome) -> None:
+        """A line, and below it why it did not pass."""
+        from rich.markup import escape
+
+        self.counts[outcome.status] += 1
+        sign, style = SIGNS[outcome.status]
+        words = outcome.check.replace("_", " ")
+        self.console.print(f"  [{style}]{sign}[/{style}] {words}  [dim]{outcome.seconds:.1f} s[/dim]")
+        if outcome.message:
+            for line in outcome.message.splitlines():
+                self.console.print(f"      {escape(line)}", style="dim" if outcome.status == "skipped" else "")
+
+    def end(self) -> int:
+        """The sum. Returns the exit status."""
+        failed = self.counts["failed"] + self.counts["error"]
+        told = f"{self.counts['passed']} passed, {self.counts['skipped']} skipped, {failed} failed"
+        self.console.print(told, style="red" if failed else "green")
+        return 1 if failed else 0
+
+
+class JsonReport:
+    """Gathers everything and prints one JSON object."""
+
+    def __init__(self):
+        self.checked: list[dict] = []
+
+    def begin(self, record: PluginRecord, kind: str, name: str) -> None:
+        """Another contribution."""
+        about = {"kind": kind, "name": name, "distribution": record.distribution, "version": record.version}
+        self.checked.append({**about, "checks": []})
+
+    def add(self, outcome) -> None:
+        """A check of the last contribution."""
+        from attrs import asdict
+
+        self.checked[-1]["checks"].append(asdict(outcome))
+
+    def end(self) -> int:
+        """Print. Returns the exit status."""
+        failed = any(check["status"] in ("failed", "error") for one in self.checked for check in one["checks"])
+        print(json.dumps({"ok": not failed, "checked": self.checked}, indent=2))
+        return 1 if failed else 0
