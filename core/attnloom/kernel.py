@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
@@ -10,10 +9,10 @@ from typing import Any
 
 from attrs import frozen
 
-from attnloom.errors import UnsupportedError
 from attnloom.spec import AttentionSpec
 from attnloom.targets import HOST
-from attnloom.tile import Tile, TileChoice, TileProblem
+from attnloom.tile import TileChoice
+from attnloom.tile_choice import choose_tiles
 
 _REMEMBERED = 256
 
@@ -91,63 +90,6 @@ def _unit(spec: AttentionSpec, target, composition, tiles: TileChoice):
         include_dirs=list(dict.fromkeys([*composition.include_dirs, *jit.include_dirs()])),
         owners=composition.owners,
     )
-
-
-def choose_tiles(spec: AttentionSpec, target, functors, plugins, max_qo_len=None, max_kv_len=None) -> TileChoice:
-    """The tile classes of `spec`: its own, its heuristic's, or the core's where that one has no opinion.
-
-    Raises:
-        UnsupportedError: tiles of another family, or none that holds the query heads of one kv head.
-    """
-    choice = _choice(spec, target, functors, plugins, max_qo_len, max_kv_len)
-    rows = max(tile.t_q for tile in (choice.short, choice.tall or choice.short))
-    if rows < spec.group:
-        raise UnsupportedError(
-            f"the largest tile has t_q {rows}, but {spec.group} query heads share a kv head: take a t_q of at least "
-            f"{spec.group}"
-        )
-    return choice
-
-
-def _choice(spec: AttentionSpec, target, functors, plugins, max_qo_len, max_kv_len) -> TileChoice:
-    if isinstance(spec.tile, Tile):
-        if spec.tile.family not in target.families:
-            raise UnsupportedError(
-                f"tile family {spec.tile.family!r} does not run on {target}; its family is {target.family!r}"
-            )
-        return TileChoice(short=spec.tile, why=["given by the spec"])
-    problem = TileProblem(
-        family=target.family,
-        device=target.device,
-        dtype=spec.dtype,
-        kv_dtype=spec.kv_dtype,
-        head_dim=spec.head_dim,
-        head_dim_v=spec.head_dim_v,
-        num_qo_heads=spec.num_qo_heads,
-        num_kv_heads=spec.num_kv_heads,
-        functors=frozenset(functors),
-        max_qo_len=max_qo_len,
-        max_kv_len=max_kv_len,
-    )
-    heuristic = plugins.tile_heuristic(spec.tile)
-    choice = _resolve(heuristic.choose)(problem)
-    if choice is not None:
-        return choice
-    from attnloom.builtin import AUTO
-
-    fallback = _resolve(AUTO.choose)(problem)
-    if fallback is None:
-        raise UnsupportedError(f"no tile heuristic chooses tiles of the {target.family} family: give tile=Tile(...)")
-    return TileChoice(
-        short=fallback.short,
-        tall=fallback.tall,
-        why=[f"tile heuristic {heuristic.name!r} had no opinion", *fallback.why],
-    )
-
-
-def _resolve(path: str):
-    module, _, attr = path.partition(":")
-    return getattr(importlib.import_module(module), attr)
 
 
 def _open(spec: AttentionSpec, target, plugins, max_qo_len, max_kv_len) -> Kernel:

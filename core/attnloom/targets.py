@@ -24,11 +24,17 @@ class HostTarget:
     device = "cpu"
     source_name = "kernel.cpp"
 
+    def config(self, spec, tiles):
+        """What is fixed when a kernel of `spec` is compiled. Raises `UnsupportedError` for what no host kernel does."""
+        from attnloom.jit import host_kernel
+
+        return host_kernel.KernelConfig(**_sizes(spec, tiles))
+
     def source(self, spec, composition, tiles) -> str:
         """The text of the kernel of a spec. Raises `UnsupportedError` for what no host kernel does."""
         from attnloom.jit import host_kernel
 
-        return host_kernel.source(composition.source, host_kernel.KernelConfig(**_sizes(spec, tiles)))
+        return host_kernel.source(composition.source, self.config(spec, tiles))
 
     def toolchain(self, debug: bool):
         """The compiler. Raises `CompileError` where there is none."""
@@ -69,12 +75,17 @@ class CudaTarget:
         """The architecture, without a letter."""
         return self.arch.rstrip("af")
 
+    def config(self, spec, tiles):
+        """What is fixed when a kernel of `spec` is compiled. Raises `UnsupportedError` for what no CUDA kernel does."""
+        from attnloom.jit import cuda_kernel
+
+        return cuda_kernel.KernelConfig(**_sizes(spec, tiles), arch=self.arch)
+
     def source(self, spec, composition, tiles) -> str:
         """The text of the kernel of a spec. Raises `UnsupportedError` for what no CUDA kernel does."""
         from attnloom.jit import cuda_kernel
 
-        config = cuda_kernel.KernelConfig(**_sizes(spec, tiles), arch=self.arch)
-        return cuda_kernel.source(composition.source, config)
+        return cuda_kernel.source(composition.source, self.config(spec, tiles))
 
     def toolchain(self, debug: bool):
         """nvcc. Raises `CompileError` where there is none."""

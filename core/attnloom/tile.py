@@ -54,11 +54,17 @@ class TileProblem:
 
 @frozen(kw_only=True)
 class TileChoice:
-    """One short and at most one tall tile class, with the reasons, a sentence each."""
+    """One short and at most one tall tile class.
+
+    Attributes:
+        why: the reasons, a sentence each.
+        by: the heuristic whose choice it is, which the core fills in; empty for tiles that a spec gives.
+    """
 
     short: Tile
     tall: Tile | None = None
     why: Sequence[str] = field(converter=tuple, default=())
+    by: str = ""
 
 
 @frozen(kw_only=True)

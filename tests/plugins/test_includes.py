@@ -21,7 +21,7 @@ from attnloom.variant import Variant
 
 @hookimpl
 def attnloom_variants():
-    yield Variant(name="{name}", struct="{name}_t", header="{header}", functors={{"logits_mask"}}, reference="numpy:ndarray")
+    yield Variant(name="{name}", struct="{name}_t", header="{header}", functors={{"logits_mask"}}, reference="m:a")
 """
 
 

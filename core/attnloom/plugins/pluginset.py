@@ -52,7 +52,7 @@ class PluginSet:
         self._settings: dict[str, Settings] = {}
         self._loading: set[int] = set()
         self._checked = False
-        self._observer_failures: set[str] = set()
+        self._warned: set[str] = set()
         self._core = PluginRecord(
             name="core",
             distribution="attnloom",
@@ -207,10 +207,8 @@ class PluginSet:
             try:
                 loading.call(observer, report=report, settings=self._settings[observer.plugin_name])
             except (Exception, SystemExit) as error:
-                if observer.plugin_name not in self._observer_failures:
-                    self._observer_failures.add(observer.plugin_name)
-                    told = discovery.describe(error)
-                    log.warning("attnloom: observer %s raised %s; it changes nothing", observer.plugin_name, told)
+                told = f"observer {observer.plugin_name} raised {discovery.describe(error)}; it changes nothing"
+                self.warn_once(told, key=f"observer {observer.plugin_name}")
 
     def commands(self) -> dict[str, list[tuple[str, Any]]]:
         """The subcommands that plugins add: for each name, who offers it, and the command. Loads every plugin."""
@@ -235,6 +233,14 @@ class PluginSet:
             for name, command in own.items():
                 found.setdefault(name, []).append((label, command))
         return {name: self._preferred_commands(name, offers) for name, offers in sorted(found.items())}
+
+    def warn_once(self, message: str, key: str = "") -> None:
+        """Log a warning unless this set has logged it before, or another of the same `key`."""
+        with self._lock:
+            if (key or message) in self._warned:
+                return
+            self._warned.add(key or message)
+        log.warning("attnloom: %s", message)
 
     # How it is found
 

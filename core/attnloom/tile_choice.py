@@ -1,0 +1,113 @@
+"""Which tiles a kernel gets: the spec's, those of a tile heuristic, or the core's where that one does not deliver."""
+
+from __future__ import annotations
+
+import importlib
+
+from attrs import evolve
+
+from attnloom.errors import PluginError, UnsupportedError
+from attnloom.plugins.discovery import describe
+from attnloom.spec import AttentionSpec
+from attnloom.tile import Tile, TileChoice, TileHeuristic, TileProblem
+
+
+def choose_tiles(spec: AttentionSpec, target, functors, plugins, max_qo_len=None, max_kv_len=None) -> TileChoice:
+    """The tile classes of `spec` on `target`, with the trail of why.
+
+    A heuristic that raises, or returns what no kernel of the target has, is warned of once and the core's rule decides:
+    tiles change the time that a computation takes, never what it computes.
+
+    Raises:
+        UnsupportedError: tiles given by the spec that no kernel of the target has; or no rule knows the target.
+        PluginError: a failing heuristic of a plugin that the configuration names, or any under `strict`.
+    """
+    if isinstance(spec.tile, Tile):
+        return _given(spec, target)
+    problem = TileProblem(
+        family=target.family,
+        device=target.device,
+        dtype=spec.dtype,
+        kv_dtype=spec.kv_dtype,
+        head_dim=spec.head_dim,
+        head_dim_v=spec.head_dim_v,
+        num_qo_heads=spec.num_qo_heads,
+        num_kv_heads=spec.num_kv_heads,
+        functors=frozenset(functors),
+        max_qo_len=max_qo_len,
+        max_kv_len=max_kv_len,
+    )
+    from attnloom.builtin import AUTO
+
+    heuristic = plugins.tile_heuristic(spec.tile)
+    if heuristic is AUTO:
+        choice = _ask(AUTO, problem)
+        trail: list[str] = []
+    else:
+        choice, trail = _ask_plugin(heuristic, problem, spec, target, plugins)
+        if choice is not None:
+            return choice
+        choice = _ask(AUTO, problem)
+    if choice is None:
+        raise UnsupportedError(f"no tile heuristic chooses tiles of the {target.family} family: give tile=Tile(...)")
+    _check_rows(choice, spec)
+    return evolve(choice, by=AUTO.name, why=(*trail, *choice.why))
+
+
+def _given(spec: AttentionSpec, target) -> TileChoice:
+    if spec.tile.family not in target.families:
+        raise UnsupportedError(
+            f"tile family {spec.tile.family!r} does not run on {target}; its family is {target.family!r}"
+        )
+    choice = TileChoice(short=spec.tile, why=["given by the spec"])
+    _check_rows(choice, spec)
+    return choice
+
+
+def _ask_plugin(
+    heuristic: TileHeuristic, problem: TileProblem, spec: AttentionSpec, target, plugins
+) -> tuple[TileChoice | None, list[str]]:
+    """What a plugin's rule chooses, none if it does not; and what is to be said of that."""
+    record = plugins.provider("tile_heuristic", heuristic.name)
+    who = f"tile heuristic {heuristic.name!r} of {record.label}"
+    cause = None
+    try:
+        choice = _ask(heuristic, problem)
+        if choice is None:
+            return None, [f"{who} had no opinion; the core's rule decides"]
+        _check(choice, spec, target)
+        return evolve(choice, by=heuristic.name), []
+    except (Exception, SystemExit) as error:
+        fault, cause = describe(error), error
+    if plugins.config.strict or record.named:
+        raise PluginError(f"{who} failed: {fault}") from cause
+    plugins.warn_once(f"{who} failed and the core's rule decides: {fault}")
+    return None, [f"{who} failed: {fault}; the core's rule decides"]
+
+
+def _ask(heuristic: TileHeuristic, problem: TileProblem) -> TileChoice | None:
+    module, _, attr = heuristic.choose.partition(":")
+    return getattr(importlib.import_module(module), attr)(problem, **heuristic.options)
+
+
+def _check(choice: TileChoice, spec: AttentionSpec, target) -> None:
+    """Raise for a choice that no kernel of the target can be made with."""
+    if not isinstance(choice, TileChoice):
+        raise TypeError(f"it returned {choice!r}, which is no TileChoice")
+    for tile in filter(None, (choice.short, choice.tall)):
+        if not isinstance(tile, Tile):
+            raise TypeError(f"it returned {tile!r}, which is no Tile")
+        if tile.family not in target.families:
+            families = " or ".join(map(repr, target.families))
+            raise UnsupportedError(f"it chose a tile of family {tile.family!r}; on {target} that is {families}")
+    _check_rows(choice, spec)
+    target.config(spec, choice)
+
+
+def _check_rows(choice: TileChoice, spec: AttentionSpec) -> None:
+    rows = max(tile.t_q for tile in (choice.short, choice.tall or choice.short))
+    if rows < spec.group:
+        raise UnsupportedError(
+            f"the largest tile has t_q {rows}, but {spec.group} query heads share a kv head: take a t_q of at least "
+            f"{spec.group}"
+        )
