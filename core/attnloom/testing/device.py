@@ -17,18 +17,19 @@ _PROBE = """
 using attnloom::generated::Variant;
 using attnloom::Site;
 __global__ void probe(Variant::Params p, float* x, int* flags, Site site) {
-  float storage[8];
-  attnloom::Row<attnloom::HostMap<8>> row{storage};
-  for (int d = 0; d < 8; d++) storage[d] = x[d];
+  float storage[HEAD_DIM > HEAD_DIM_V ? HEAD_DIM : HEAD_DIM_V];
+  for (float& one : storage) one = *x++;
+  attnloom::Row<attnloom::HostMap<HEAD_DIM>> row{storage};
+  attnloom::Row<attnloom::HostMap<HEAD_DIM_V>> values{storage};
   Variant::query_transform(p, row, site);
   Variant::key_transform(p, row, site);
-  Variant::value_transform(p, row, site);
-  Variant::output_transform(p, row, site);
-  for (int d = 0; d < 8; d++) x[d] = Variant::logits_transform(p, storage[d], site);
+  Variant::value_transform(p, values, site);
+  Variant::output_transform(p, values, site);
+  for (float one : storage) *x++ = Variant::logits_transform(p, one, site);
   const auto set = Variant::kv_range(p, site);
   flags[0] = Variant::logits_mask(p, site) && set.contains(site.kv_pos);
   const auto init = Variant::row_init(p, site);
-  x[0] += init.m + init.d;
+  *x = init.m + init.d;
 }
 """
 
@@ -43,7 +44,8 @@ def compile_for_devices(composition) -> None:
         raise SkipTest("needs nvcc on the PATH")
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder, "probe.cu")
-        source.write_text(composition.source + _PROBE, encoding="utf-8")
+        sizes = f"#define HEAD_DIM {composition.spec.head_dim}\n#define HEAD_DIM_V {composition.spec.head_dim_v}\n"
+        source.write_text(composition.source + sizes + _PROBE, encoding="utf-8")
         command = [nvcc, "-std=c++20", "-O1", "-fatbin", str(source), "-o", str(Path(folder, "probe.fatbin"))]
         command += [f"-gencode=arch=compute_{arch},code=sm_{arch}" for arch in ARCHITECTURES]
         command += [f"-I{include}" for include in composition.include_dirs]

@@ -1,7 +1,8 @@
 """A cache manager against a plain model: what was written to each slot, and the tokens of each sequence.
 
 A manager has the methods of `attnloom.pages.PagePool` (`new`, `append(sequence, count)`), or those of a radix tree
-(`insert(tokens)`, `append(sequence, tokens)`), and any of `fork`, `truncate`, `free`, `evict` and `take_copies`.
+(`insert(tokens)`, `append(sequence, tokens)`), and any of `fork`, `truncate`, `free`, `evict` and `take_copies`. Its
+`needs(sequences)` says what the format's builder is given, where that is more than `block_tables(sequences)`.
 """
 
 from __future__ import annotations

@@ -42,9 +42,12 @@ class StorageFormatSuite(PluginSuite):
         return resolve(storage_format.example)(rng, qo_lens, kv_lens, page_size)
 
     def index_of(self, manager, sequences, qo_lens) -> ComposedIndex:
-        """The index of a batch of the manager's sequences; by default from `block_tables`."""
-        tables = manager.block_tables(sequences)
-        return self.build(qo_lens, manager.kv_lens(sequences), manager.page_size, block_tables=tables)
+        """The index of a batch of the manager's sequences: from what its `needs(sequences)` says, or `block_tables`."""
+        if hasattr(manager, "needs"):
+            needs = manager.needs(sequences)
+        else:
+            needs = {"block_tables": manager.block_tables(sequences)}
+        return self.build(qo_lens, manager.kv_lens(sequences), manager.page_size, **needs)
 
     # The descriptor
 

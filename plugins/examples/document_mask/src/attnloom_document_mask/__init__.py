@@ -1,0 +1,1 @@
+"""Packed documents that do not see each other, for attnloom."""

@@ -1,0 +1,1 @@
+"""Blocks found by the hash of their tokens, for attnloom."""

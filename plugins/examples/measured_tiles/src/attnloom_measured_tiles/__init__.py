@@ -1,0 +1,1 @@
+"""Tiles from a table of measurements, for attnloom."""

@@ -1,0 +1,1 @@
+"""StreamingLLM: the first tokens and a window, for attnloom."""

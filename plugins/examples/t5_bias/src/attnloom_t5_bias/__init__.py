@@ -1,0 +1,1 @@
+"""T5's bucketed relative position bias, for attnloom."""
