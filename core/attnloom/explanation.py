@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from attrs import field, frozen
@@ -16,7 +17,9 @@ class Explanation:
     data: dict[str, Any] = field()
 
     def __str__(self) -> str:
-        return "\n".join(_lines(self.data))
+        from attnloom.explanation_text import lines
+
+        return "\n".join(lines(self.data))
 
     def __repr__(self) -> str:
         return str(self)
@@ -29,6 +32,8 @@ def explain(
     compile: bool = True,
     max_qo_len: int | None = None,
     max_kv_len: int | None = None,
+    qo_len: int = 1,
+    kv_len: int = 4096,
 ) -> Explanation:
     """Explain the kernel of `spec`.
 
@@ -36,6 +41,7 @@ def explain(
         arch: a CUDA architecture such as `"sm_90a"`, which need not be at hand; none: this host.
         compile: find or compile the kernel, to tell its path, key and time; false starts no compiler.
         max_qo_len, max_kv_len: as in `AttentionWrapper`: a tile heuristic may look at them.
+        qo_len, kv_len: of the request whose visible intervals are told.
 
     Raises:
         As `attnloom.AttentionWrapper`.
@@ -50,10 +56,13 @@ def explain(
         "spec": _spec(spec),
         "variants": members["variants"],
         "functors": members["functors"],
+        "suppliers": _suppliers(members),
         "use_softmax": composition.use_softmax,
         "params": _params(composition, spec),
+        "settings": _settings(members, spec),
+        "intervals": _intervals(composition, spec, qo_len, kv_len),
         "tiles": _tiles(tiles),
-        "tile": _heuristic(spec),
+        "tile": _heuristic(spec, tiles),
         "kernel": {"name": unit.name, "source": dict(unit.sources)[target.source_name]},
     }
     if compile:
@@ -71,7 +80,51 @@ def _artifact(spec: AttentionSpec, target, unit) -> dict[str, Any]:
         "source_path": str(artifact.path.parent / target.source_name),
         "cached": artifact.hit,
         "seconds": round(artifact.seconds, 4),
+        "built": _built(artifact),
     }
+
+
+def _built(artifact) -> dict[str, Any]:
+    """When and by what the library was compiled, as its manifest tells."""
+    from attnloom.jit import cache
+
+    try:
+        manifest = json.loads((artifact.path.parent / cache.MANIFEST).read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return {name: manifest.get(name) for name in ("seconds", "compiler", "isa", "created")}
+
+
+def _suppliers(members: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    """For each functor, in the order of the chain, who supplies it."""
+    by_alias = {member["alias"]: member for member in members["variants"]}
+    told = ("alias", "variant", "plugin", "distribution", "version", "header", "struct")
+    return {
+        functor: [{name: by_alias[alias][name] for name in told} for alias in aliases]
+        for functor, aliases in members["functors"].items()
+    }
+
+
+def _settings(members: dict[str, Any], spec: AttentionSpec) -> dict[str, dict[str, Any]]:
+    """The settings in force of each plugin that supplies a variant and has any."""
+    plugins = dict.fromkeys(m["plugin"] for m in members["variants"] if m["plugin"] not in (None, "core"))
+    found = {plugin: dict(spec.plugin_set.settings(plugin)) for plugin in plugins}
+    return {plugin: settings for plugin, settings in found.items() if settings}
+
+
+def _intervals(composition, spec: AttentionSpec, qo_len: int, kv_len: int) -> dict[str, Any] | None:
+    """What the ranges leave of a sample request; none where no variant has a range or a parameter is missing."""
+    from attnloom.errors import ParamError
+
+    if not composition.has_range:
+        return None
+    try:
+        bound = composition.resolve(spec.params)
+    except ParamError:
+        return None
+    from attnloom.intervals import sample_intervals
+
+    return sample_intervals(composition, bound, spec.num_qo_heads, qo_len, kv_len)
 
 
 def _spec(spec: AttentionSpec) -> dict[str, Any]:
@@ -96,7 +149,8 @@ def _params(composition, spec: AttentionSpec) -> list[dict[str, Any]]:
             kind = "static" if static else "host" if getattr(param, "host_only", False) else "run time"
             if not static and "kv_range" in member.variant.functors and member.variant.is_planned(param):
                 kind = "plan"
-            rows.append({"name": key, "value": _plain(value), "set": kind, "doc": param.doc})
+            given = "the spec" if key in spec.params else "computed" if getattr(param, "computed", None) else "default"
+            rows.append({"name": key, "value": _plain(value), "set": kind, "from": given, "doc": param.doc})
             if missing and not static:
                 rows[-1]["error"] = missing
     return rows
@@ -117,62 +171,18 @@ def _tiles(tiles) -> dict[str, Any]:
     }
 
 
-def _heuristic(spec: AttentionSpec) -> dict[str, Any]:
+def _heuristic(spec: AttentionSpec, tiles) -> dict[str, Any]:
+    """Who chose the tiles: `asked` the heuristic that the spec or the configuration wants, `by` the one whose choice
+    it is, with the plugin of that one."""
     if not isinstance(spec.tile, str):
         return {"chosen_by": "the spec"}
-    provider = spec.plugin_set.provider("tile_heuristic", spec.tile)
+    plugins = spec.plugin_set
+    provider = plugins.provider("tile_heuristic", tiles.by) if tiles.by != "auto" else plugins.records()[0]
     return {
-        "chosen_by": f"tile heuristic {spec.tile!r}",
+        "chosen_by": f"tile heuristic {tiles.by!r}",
+        "asked": plugins.tile_heuristic(spec.tile).name,
+        "by": tiles.by,
         "plugin": provider.name,
         "distribution": provider.distribution,
         "version": provider.version,
     }
-
-
-def _lines(data: dict[str, Any]):
-    spec = data["spec"]
-    yield (
-        f"{spec['num_qo_heads']} query heads over {spec['num_kv_heads']} kv heads, head dim {spec['head_dim']}"
-        f"{'' if spec['head_dim_v'] == spec['head_dim'] else ' (v ' + str(spec['head_dim_v']) + ')'}, {spec['dtype']}"
-        f"{'' if spec['kv_dtype'] == spec['dtype'] else ' over a cache of ' + spec['kv_dtype']}, "
-        f"sm_scale {spec['sm_scale']:.6g}"
-    )
-    yield "\nvariants, in order:"
-    for place, member in enumerate(data["variants"], 1):
-        name = member["variant"] if member["alias"] == member["variant"] else f"{member['alias']} = {member['variant']}"
-        source = f"{member['distribution']} {member['version']}" if member["distribution"] else "given as an object"
-        yield f"  {place}. {name}  ({source})  {member['struct']} in {member['header']}"
-        yield f"     functors: {', '.join(member['functors']) or 'none'}"
-    if not data["variants"]:
-        yield "  none: softmax(sm_scale * q . k) over every key of the index"
-    if not data["use_softmax"]:
-        yield "  no softmax: the transformed logit is the weight"
-    if data["functors"]:
-        yield "\nchains:"
-        for functor, aliases in data["functors"].items():
-            yield f"  {functor}: {' -> '.join(aliases)}"
-    if data["params"]:
-        yield "\nparameters:"
-        for row in data["params"]:
-            shown = row["error"] if "error" in row else _shown(row["value"])
-            yield f"  {row['name']} = {shown}  [{row['set']}]{'  ' + row['doc'] if row['doc'] else ''}"
-    tiles = data["tiles"]
-    yield f"\ntiles, by {data['tile']['chosen_by']}:"
-    for name in ("short", "tall"):
-        if name in tiles:
-            yield f"  {name}: {tiles[name]['t_q']} query rows x {tiles[name]['t_kv']} keys, {tiles[name]['family']}"
-    for reason in tiles["why"]:
-        yield f"  - {reason}"
-    kernel = data["kernel"]
-    yield f"\nkernel {kernel['name']}"
-    if "key" in kernel:
-        yield f"  source: {kernel['source_path']}"
-        yield f"  library: {kernel['path']}"
-        yield f"  cache key: {kernel['key']}"
-        yield f"  {'found in the cache' if kernel['cached'] else 'compiled'} in {kernel['seconds']:.3f} s"
-
-
-def _shown(value) -> str:
-    if isinstance(value, dict):
-        return f"{value['dtype']} tensor {value['shape']}"
-    return repr(value)

@@ -29,6 +29,36 @@ def test_data_and_text(bench):
         assert word in text
 
 
+def test_who_supplies_what_and_what_is_seen(bench):
+    variants, params = ["causal", "near=sliding_window"], {"near.left": 15}
+    spec = bench.spec(variants, params=params)
+    data = attnloom.explain(spec, compile=False, qo_len=8, kv_len=100).data
+    (one, other) = data["suppliers"]["kv_range"]
+    assert (one["plugin"], one["distribution"]) == ("core", "attnloom")
+    assert (other["alias"], other["variant"], other["version"]) == ("near", "sliding_window", "0.1.0")
+    rows = data["intervals"]["rows"]
+    assert [(row["q_pos"], row["visible"]) for row in rows] == [
+        (92, [(77, 93)]), (96, [(81, 97)]), (99, [(84, 100)])
+    ]  # fmt: skip
+    assert rows[0]["variants"] == {"causal": [(0, 93)], "near": [(77, 100)]} and rows[0]["heads"] == [0, 1, 2, 3]
+    assert [row["from"] for row in data["params"]] == ["the spec", "default"]
+    text = str(attnloom.explain(spec, compile=False, qo_len=8, kv_len=100))
+    for word in (
+        "kv_range: causal (attnloom 0.1.0) & near (attnloom-sliding-window 0.1.0)",
+        "q_pos 92: [77, 93), 16 keys  (causal [0, 93) & near [77, 100))",
+        "tiles, by ",
+    ):
+        assert word in text, text
+    assert attnloom.explain(bench.spec(["soft_cap"]), compile=False).data["intervals"] is None
+
+
+def test_a_hit_tells_what_the_compile_took(bench):
+    spec = bench.spec(["causal"])
+    attnloom.explain(spec)
+    found = attnloom.explain(spec)
+    assert found.data["kernel"]["built"]["seconds"] > 0 and " took " in str(found)
+
+
 def test_without_compiling(bench, monkeypatch):
     monkeypatch.setenv("CXX", "no-such-compiler")
     data = attnloom.explain(bench.spec(["sinks"]), compile=False).data

@@ -28,6 +28,9 @@ def explain(
     kv_dtype: Annotated[str | None, typer.Option(help="Of the cache: as q, float8_e4m3fn or float8_e5m2.")] = None,
     param: Annotated[list[str] | None, typer.Option(help="A parameter: --param soft_cap.cap=30 (may repeat).")] = None,
     tile: Annotated[str, typer.Option(help="The name of a tile heuristic.")] = "auto",
+    arch: Annotated[str | None, typer.Option(help="A CUDA architecture such as sm_90a, in place of this host.")] = None,
+    qo_len: Annotated[int, typer.Option(help="Query tokens of the request whose intervals are shown.", min=0)] = 1,
+    kv_len: Annotated[int, typer.Option(help="Its keys.", min=0)] = 4096,
     compile: Annotated[bool, typer.Option(help="Find or compile the kernel.")] = True,
     source: Annotated[bool, typer.Option(help="Print the generated C++ too.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print data for programs.")] = False,
@@ -51,7 +54,7 @@ def explain(
             spec = attnloom.AttentionSpec(variants=names, **fields)
         else:
             spec = attnloom.AttentionSpec.from_stack(stack, **fields)
-        found = attnloom.explain(spec, compile=compile)
+        found = attnloom.explain(spec, arch=arch, compile=compile, qo_len=qo_len, kv_len=kv_len)
     except attnloom.AttnloomError as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(1) from None
