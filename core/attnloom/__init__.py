@@ -32,6 +32,7 @@ _HOMES = {
     "TileHeuristic": "attnloom.tile",
     "TileProblem": "attnloom.tile",
     "hookimpl": "attnloom.hookspecs",
+    "Setting": "attnloom.settings",
     "AttnloomError": "attnloom.errors",
     "CacheFullError": "attnloom.errors",
     "CompileError": "attnloom.errors",
@@ -75,6 +76,7 @@ if TYPE_CHECKING:
     from attnloom.lookup import storage_format
     from attnloom.merge import merge_states
     from attnloom.ops import attention
+    from attnloom.settings import Setting
     from attnloom.spec import AttentionSpec
     from attnloom.tile import Tile, TileChoice, TileHeuristic, TileProblem
     from attnloom.variant import Param, StaticParam, TensorParam, Variant
