@@ -12,6 +12,7 @@ from attrs import field, frozen
 from attnloom.bound_params import BoundParams, bind
 from attnloom.composed_source import source_of
 from attnloom.errors import CompositionError
+from attnloom.includes import check_includes
 from attnloom.param_struct import params_struct
 from attnloom.param_values import check_shapes, static_values
 from attnloom.params import assign
@@ -29,15 +30,16 @@ class Member:
         alias: the name it goes by in this chain; parameters are `"alias.parameter"`.
         variant: its descriptor.
         provider: the record of the plugin that provides it, or none for a `Variant` given as an object.
-        include_dir: folder that its header is found in; `include` is the path from there.
+        include_dir: folder that its header is found in; `include` is the path from there. None where the descriptor has
+            the text itself.
         statics: values of its static parameters.
     """
 
     alias: str
     variant: Variant
     provider: Any = None
-    include_dir: Path
-    include: str
+    include_dir: Path | None
+    include: str | None
     statics: dict[str, int | bool] = field(factory=dict)
 
     @property
@@ -130,16 +132,18 @@ def compose(
     _check_conflicts(members)
     use_softmax = _agreed_softmax(members)
     _check_headers(members)
+    _check_includes(members)
     given = assign(members, getattr(spec, "params", None) if params is None else params)
     members = tuple(_with_statics(member, spec, given[member.alias]) for member in members)
     params_type = params_struct(members)
+    folders = {str(member.include_dir): member.label for member in members if member.include_dir is not None}
     return Composition(
         members=members,
         functors=frozenset().union(*(member.variant.functors for member in members)),
         use_softmax=use_softmax,
         source=source_of(members, params_type),
-        include_dirs=tuple(dict.fromkeys([INCLUDE_DIR, *(member.include_dir for member in members)])),
-        owners={str(INCLUDE_DIR): "attnloom", **{str(member.include_dir): member.label for member in members}},
+        include_dirs=tuple(dict.fromkeys([INCLUDE_DIR, *folders])),
+        owners={str(INCLUDE_DIR): "attnloom", **folders},
         params_type=params_type,
         spec=spec,
     )
@@ -148,7 +152,7 @@ def compose(
 def _member(entry: str | Variant, plugins) -> Member:
     if isinstance(entry, Variant):
         alias, variant, provider = entry.name, entry, None
-        if entry.package is None:
+        if entry.package is None and entry.mods is None and entry.text is None:
             raise CompositionError(f"variant {entry.name!r}: name the import package that holds {entry.header!r}")
     elif isinstance(entry, str):
         alias, _, name = (
@@ -158,7 +162,11 @@ def _member(entry: str | Variant, plugins) -> Member:
         variant, provider = plugins.variant(name), plugins.provider("variant", name)
     else:
         raise CompositionError(f"a variant is a name, 'alias=name' or a Variant, got {entry!r}")
-    include_dir, include = _header(variant, plugins)
+    if variant.mods is not None:
+        from attnloom.mods.functor import lower_variant
+
+        variant = lower_variant(variant)
+    include_dir, include = _header(variant, plugins) if variant.text is None else (None, None)
     return Member(alias=alias, variant=variant, provider=provider, include_dir=include_dir, include=include)
 
 
@@ -231,16 +239,31 @@ def _check_headers(members: list[Member]) -> None:
     """Two plugins whose headers or structs share a name would be mistaken for each other."""
     for i, one in enumerate(members):
         for other in members[i + 1 :]:
-            if one.include_dir == other.include_dir and one.include == other.include:
+            if (one.include_dir, one.include, one.variant.text) == (
+                other.include_dir,
+                other.include,
+                other.variant.text,
+            ):
                 continue
             if one.variant.struct == other.variant.struct:
                 raise CompositionError(
                     f"{_both(one, other)} both call their struct {one.variant.struct!r}; put one in a namespace"
                 )
-            if one.include_dir != other.include_dir and (one.include_dir / other.include).exists():
+            if one.include_dir == other.include_dir or None in (one.include_dir, other.include_dir):
+                continue
+            if (one.include_dir / other.include).exists():
                 raise CompositionError(f"{_both(one, other)} both have a header {other.include!r}; rename one")
-            if one.include_dir != other.include_dir and (other.include_dir / one.include).exists():
+            if (other.include_dir / one.include).exists():
                 raise CompositionError(f"{_both(one, other)} both have a header {one.include!r}; rename one")
+
+
+def _check_includes(members: list[Member]) -> None:
+    """A header includes its own package's headers, attnloom's and the system's, and no other's."""
+    folders = [(member.label, member.include_dir) for member in members if member.include_dir not in (None, INCLUDE_DIR)]
+    for member in members:
+        if member.include_dir not in (None, INCLUDE_DIR):
+            others = [pair for pair in folders if pair[1] != member.include_dir]
+            check_includes(member.label, member.include_dir, member.include, others)
 
 
 def _with_statics(member: Member, spec, given: Mapping[str, Any]) -> Member:
@@ -262,10 +285,11 @@ def _explain(member: Member) -> dict[str, Any]:
         "plugin": provider and provider.name,
         "distribution": provider and provider.distribution,
         "version": provider and provider.version,
-        "header": str(member.include_dir / member.include),
+        "header": str(member.include_dir / member.include) if member.include_dir is not None else None,
         "struct": member.variant.struct,
         "functors": [functor for functor in FUNCTORS if functor in member.variant.functors],
         "statics": dict(member.statics),
         "params": [param.name for param in member.variant.params],
         "doc": member.variant.doc,
+        "notes": list(member.variant.notes),
     }

@@ -40,7 +40,8 @@ def params_of(params_type, alias: str):
 
 
 def _includes(members) -> list[str]:
-    return [f'#include "{header}"' for header in dict.fromkeys(member.include for member in members)]
+    texts = [member.variant.text or f'#include "{member.include}"' for member in members]
+    return list(dict.fromkeys(texts))
 
 
 def _member_params(member) -> str:

@@ -35,6 +35,10 @@ class UnsupportedError(AttnloomError, ValueError):
     """A dtype, head dim, device, tile or option that no installed kernel family supports."""
 
 
+class ModError(UnsupportedError):
+    """A Python score or mask function does something that cannot become a functor; the message names its line."""
+
+
 class IndexFormatError(AttnloomError, ValueError):
     """A `ComposedIndex` (or the page table, tree, ... it is built from) is malformed."""
 

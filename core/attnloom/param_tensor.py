@@ -20,8 +20,11 @@ class ParamTensor:
     strides: tuple[int, ...]
 
     def numpy(self) -> np.ndarray:
-        """The values as a numpy array on the host; waits for the device if they lie on one."""
-        return self.owner if isinstance(self.owner, np.ndarray) else self.owner.detach().cpu().numpy()
+        """The values as a numpy array on the host (bfloat16 as float32); waits for the device if they lie on one."""
+        if isinstance(self.owner, np.ndarray):
+            return self.owner
+        owner = self.owner.detach().cpu()
+        return owner.float().numpy() if str(owner.dtype) == "torch.bfloat16" else owner.numpy()
 
     def write(self, ref) -> None:
         """Fill a ctypes `TensorRef`."""

@@ -50,8 +50,10 @@ def member_values(member, spec, given: Mapping[str, Any], device: str) -> dict[s
         if param.name in known:
             continue
         if isinstance(param, TensorParam):
-            value = _computed(member, param, spec, known)
-            known[param.name] = _tensor(member, param, np.asarray(value, param.dtype), spec, known, device)
+            value = param.value
+            if value is None:
+                value = np.asarray(_computed(member, param, spec, known), param.dtype)
+            known[param.name] = _tensor(member, param, value, spec, known, device)
         else:
             known[param.name] = _checked(member, param, _computed(member, param, spec, known))
     if member.variant.check is not None:
@@ -107,7 +109,9 @@ def _computed(member, param, spec, known: Mapping[str, Any]) -> Any:
         ) from error
 
 
-def _attr(path: str):
+def _attr(path):
+    if callable(path):
+        return path
     module, _, attr = path.partition(":")
     return getattr(importlib.import_module(module), attr)
 

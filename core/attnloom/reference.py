@@ -147,6 +147,14 @@ def _agreed(values: np.ndarray, covered: np.ndarray) -> bool:
     return bool(((values == top) | ~covered).all())
 
 
+def reference_of(variant):
+    """The float64 functors of a variant. Their attribute `functors`, where they have one, says what they define."""
+    if callable(variant.reference):
+        return variant.reference()
+    module, _, attr = variant.reference.partition(":")
+    return getattr(importlib.import_module(module), attr)()
+
+
 class _Chain:
     """The members' reference functors, by name, each with its parameters."""
 
@@ -154,10 +162,9 @@ class _Chain:
         self.use_softmax = composition.use_softmax
         self._functors: dict[str, list] = {}
         for member in composition.members:
-            module, _, attr = member.variant.reference.partition(":")
-            reference = getattr(importlib.import_module(module), attr)()
+            reference = reference_of(member.variant)
             p = bound_params.namespace(member.alias)
-            for functor in member.variant.functors:
+            for functor in getattr(reference, "functors", member.variant.functors):
                 self._functors.setdefault(functor, []).append((getattr(reference, functor), p))
 
     def rows(self, functor: str, x: np.ndarray, site) -> np.ndarray:

@@ -7,6 +7,7 @@
 #endif
 
 #include "fn.h"
+#include "narrow.h"
 
 namespace attnloom {
 
