@@ -9,7 +9,11 @@ def choose(problem: TileProblem) -> TileChoice | None:
     """The tiles of `problem`; none for a family that this rule does not know."""
     if problem.family == "host":
         return _host(problem)
-    return _mma(problem) if problem.family == "mma" else None
+    if problem.family == "mma":
+        from attnloom.tile_auto_cuda import choose as choose_cuda
+
+        return choose_cuda(problem)
+    return None
 
 
 def _host(problem: TileProblem) -> TileChoice:
@@ -29,21 +33,3 @@ def _host(problem: TileProblem) -> TileChoice:
         why[2] = f"no tall class: {problem.max_qo_len} query tokens of group {problem.group} fit the short one"
         return TileChoice(short=Tile(16, t_kv), why=why)
     return TileChoice(short=Tile(16, t_kv), tall=Tile(rows, t_kv), why=why)
-
-
-def _mma(problem: TileProblem) -> TileChoice:
-    """Decode is bound by memory: few rows, each warp with keys of its own. Prefill wants as many rows as registers hold."""
-    widest = max(problem.head_dim, problem.head_dim_v)
-    few = next((rows for rows in (16, 32, 64) if problem.group <= rows), 128)
-    many = max(few, 128 if widest <= 128 else 64)
-    t_kv = 64 if widest <= 128 else 32
-    why = [
-        f"mma: {t_kv} keys at a time, so that two tiles of K and V of head_dim {widest} fit beside the queries",
-        f"short: {few} packed rows, the smallest tile that holds a decode step of group {problem.group}",
-        f"tall: {many} packed rows, as many as the registers of four warps hold at head_dim_v {problem.head_dim_v}",
-    ]
-    tall = Tile(many, t_kv, "mma")
-    if many == few or (problem.max_qo_len is not None and problem.max_qo_len * problem.group <= few):
-        tall = None
-        why[-1] = f"no tall class: {few} rows hold all that meet"
-    return TileChoice(short=Tile(few, t_kv, "mma"), tall=tall, why=why)

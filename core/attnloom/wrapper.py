@@ -107,7 +107,7 @@ class AttentionWrapper:
             planned = self._spare
             planned.bind(self._binding.bind(params))
             planned.plan(index, every_key=kv_lens is not None)
-            self._engine.seat(planned, kv_lens)
+            self._engine.seat(planned, self.workspace, kv_lens)
             self._kv_lens = kv_lens
             self._spare = self._plan or Planned(self.spec, self._engine)
             self._plan = planned

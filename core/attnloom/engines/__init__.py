@@ -7,7 +7,7 @@ A wrapper knows nothing of devices; an engine of one (`host`, `cuda`) answers to
     keeps_addresses                       whether buffers stay where they are from plan to plan
     new_workspace(), adopt(workspace)     memory for partial states, and which to use
     before_plan()                         raises where nothing may be planned now
-    seat(planned, kv_lens)                reserve what a plan needs and put it where the kernel reads it
+    seat(planned, workspace, kv_lens)     reserve what a plan needs and put it where the kernel reads it
     require(name, tensor)                 raises for tensors that the kernel cannot take
     empty(shape, dtype)                   a new output
     constant(value)                       the address of a float32 scale

@@ -52,7 +52,7 @@ class CudaEngine:
         self._most_part_rows = self._part_rows_for_maxima()
         self._upload = Upload(self.device, self._upload_for_maxima())
         self._captured: _Captured | None = None
-        self._planned_on = self._ran_on = None
+        self._planned_on = self._ran_on = self._workspace = None
         self._constants: dict[float, torch.Tensor] = {}
 
     def _part_rows_for_maxima(self) -> int | None:
@@ -86,18 +86,18 @@ class CudaEngine:
         if given.type != "cuda" or given.index not in (None, self.device.index):
             raise PlanError(f"the workspace is on {given}, the wrapper on {self.device}: use Workspace({self.device})")
         workspace.reserve((self._most_part_rows or 0) * self._row_bytes)
-        self._workspace = workspace
 
     def before_plan(self) -> None:
         """Raises `PlanError` while a graph is being captured: what a plan uploads would become part of it."""
         if _is_capturing():
             raise PlanError("plan() was called while a CUDA graph is captured: plan before, and before each replay")
 
-    def seat(self, planned, kv_lens=None) -> None:
+    def seat(self, planned, workspace: Workspace, kv_lens=None) -> None:
         """Reserve the workspace of a plan and queue its upload.
 
         Args:
             planned: the plan.
+            workspace: where its partial states go.
             kv_lens: int32 of the device that the kernel reads in place of the index's, or none.
 
         Raises:
@@ -105,7 +105,8 @@ class CudaEngine:
         """
         if self._captured is not None:
             self._check_captured(planned)
-        self._workspace.reserve(planned.workspace_bytes)
+        workspace.reserve(planned.workspace_bytes)
+        self._workspace = workspace
         stream = _raw_stream(self.device.index)
         if self._ran_on is not None and self._ran_on != stream:
             with torch.cuda.device(self.device):

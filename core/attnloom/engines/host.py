@@ -35,16 +35,15 @@ class HostEngine:
         """Take a workspace. Raises `PlanError` for one of another device."""
         if str(workspace.device) != "cpu":
             raise PlanError(f"the workspace is on {workspace.device}, the wrapper on cpu: use Workspace()")
-        self._workspace = workspace
 
     def before_plan(self) -> None:
         """Planning never disturbs a host kernel."""
 
-    def seat(self, planned, kv_lens=None) -> None:
+    def seat(self, planned, workspace: Workspace, kv_lens=None) -> None:
         """Reserve the workspace of a plan. Raises `MemoryError`, and `UnsupportedError` for device lengths."""
         if kv_lens is not None:
             raise UnsupportedError("kv_lens= is of CUDA wrappers; on the cpu build the index from the true lengths")
-        self._workspace.reserve(planned.workspace_bytes)
+        workspace.reserve(planned.workspace_bytes)
         planned.args.plan = planned.view.address
 
     def require(self, name: str, tensor) -> None:

@@ -1,0 +1,113 @@
+"""Every storage format on the device, composed and single, against the oracle."""
+
+from __future__ import annotations
+
+import attnloom
+import attrs
+import numpy as np
+import pytest
+import torch
+
+
+def shared_prefixes(rng, roots, requests, page_size=16):
+    """An index of `(which prefix, query tokens, own keys)`; prefixes are `roots` full pages, prefix 1 continues 0."""
+    counts = [-(-own // page_size) for _, _, own in requests]
+    pages = rng.permutation(sum(roots) + sum(counts)).tolist()
+    prefixes = [[pages.pop() for _ in range(size)] for size in roots]
+    prefixes[1] = prefixes[0] + prefixes[1]
+    tables = [
+        prefixes[root] + [pages.pop() for _ in range(count)] for (root, *_), count in zip(requests, counts, strict=True)
+    ]
+    kv_lens = [len(prefixes[root]) * page_size + own for root, _, own in requests]
+    index = attnloom.storage_format("radix_tree").build_index(
+        [qo for _, qo, _ in requests], kv_lens, page_size, block_tables=tables
+    )
+    return index, sum(roots) + sum(counts)
+
+
+@pytest.mark.parametrize("name", ["causal", "window", "sigmoid"])
+@pytest.mark.parametrize(
+    "requests",
+    [
+        [(0, 1, 40)] * 24,
+        [(0, 1, 3), (1, 5, 90), (1, 1, 17), (2, 33, 40), (0, 4, 20)],
+        [(1, 1, 20)] * 12 + [(0, 2, 30)] * 6,
+    ],
+)
+def test_shared_prefixes(bench, rng, name, requests):
+    spec = bench.spec(name)
+    wrapper = bench.wrapper(spec)
+    index, pages = shared_prefixes(rng, (40, 6, 0), requests)
+    assert len(index.levels) > 1
+    data = bench.tensors(rng, spec, index, pages)
+    scale = {"window": 2.0, "sigmoid": 40.0}.get(name, 1.0)
+    for form in (index, attrs.evolve(index, single=None), index.single):
+        bench.check(wrapper, form, form, data, scale=scale)
+
+
+def test_speculation_trees(bench, rng):
+    spec = bench.spec("causal")
+    parents = [[-1, 0, 0, 1, 1, 2, 5], [-1, 0, 1, 2], [-1, -1, 0]]
+    table = rng.permutation(60).astype(np.int32).reshape(3, 20)
+    index = attnloom.storage_format("tree_attention").build_index(
+        [7, 4, 3], [300, 4, 60], 16, parents=parents, block_tables=table
+    )
+    data = bench.tensors(rng, spec, index, 60)
+    bench.check(bench.wrapper(spec), index, index, data)
+
+
+@pytest.mark.parametrize("kv_starts", [None, [700, 0, 300, 100]])
+def test_dense_keys(bench, rng, kv_starts):
+    spec = bench.spec("causal")
+    index = attnloom.storage_format("dense").build_index([3, 1, 0, 60], [200, 100, 50, 130], kv_starts=kv_starts)
+    pages = -(-int(index.to_dense().slot.max() + 1) // index.page_size)
+    bench.check(bench.wrapper(spec), index, index, bench.tensors(rng, spec, index, pages))
+
+
+def test_masks_of_single_bits(bench, rng):
+    spec = bench.spec("plain")
+    requests = [(5, 70), (1, 33), (40, 90)]
+    masks = [rng.random(shape) < 0.6 for shape in requests]
+    index, host, data = bench.batch(rng, spec, requests, mask=masks)
+    bench.check(bench.wrapper(spec), index, host, data)
+
+
+def test_attention_of_plain_tensors(rng):
+    q = torch.from_numpy(rng.standard_normal((2, 30, 8, 64), np.float32)).cuda().half()
+    k, v = (torch.from_numpy(rng.standard_normal((2, 50, 2, 64), np.float32)).cuda().half() for _ in range(2))
+    out, lse = attnloom.attention(q, k, v, variants=[], return_lse=True)
+    wide = (x.float().transpose(1, 2).repeat_interleave(8 // x.shape[2], 1) for x in (q, k, v))
+    expected = torch.nn.functional.scaled_dot_product_attention(*wide).transpose(1, 2)
+    assert out.shape == q.shape and lse.shape == q.shape[:3] and out.device == q.device
+    assert (out.float() - expected).abs().max() < 4e-3
+
+
+def test_merged_states_are_the_whole(bench, rng):
+    spec = bench.spec("plain")
+    wrapper = bench.wrapper(spec)
+    lens, table = ([3, 1], [96, 200]), rng.permutation(40).astype(np.int32).reshape(2, 20)
+    build = attnloom.storage_format("page_table").build_index
+    index = build(*lens, 16, block_tables=table)
+    data = bench.tensors(rng, spec, index, 40)
+    states = []
+    for low, high in ((0, 500), (0, 50), (50, 500)):
+        keys = [np.arange(kv) for kv in lens[1]]
+        masks = [np.tile((low <= key) & (key < high), (qo, 1)) for qo, key in zip(lens[0], keys, strict=True)]
+        wrapper.plan(build(*lens, 16, block_tables=table, mask=masks))
+        states.append(wrapper.run(data.dq, data.kv, return_lse=True))
+    out, lse = attnloom.merge_states(states[1:])
+    assert (out - states[0][0]).abs().max() < 4e-3 and (lse - states[0][1]).abs().max() < 2e-3
+
+
+@pytest.mark.parametrize("kv_dtype", [torch.bfloat16, torch.float8_e4m3fn])
+def test_append_then_read(bench, rng, kv_dtype):
+    index, _, _ = bench.paged(rng, [(5, 40), (1, 17), (0, 3)], 16, on_device=True)
+    cache = tuple(torch.zeros(20, 16, 2, 64, device="cuda", dtype=torch.bfloat16).to(kv_dtype) for _ in range(2))
+    k, v = (torch.from_numpy(rng.standard_normal((6, 2, 64), np.float32)).cuda() for _ in range(2))
+    attnloom.append_kv(k, v, cache, index, k_scale=0.5)
+    from attnloom.append import token_slots
+
+    slots = torch.from_numpy(token_slots(index)).cuda()
+    written = cache[0].float().view(-1, 2, 64)[slots] * 0.5
+    assert (written - k).abs().max() < (0.02 if kv_dtype == torch.bfloat16 else 0.15)
+    assert cache[0].float().abs().sum() == pytest.approx(written.abs().sum().item() * 2, rel=1e-3)

@@ -1,0 +1,155 @@
+"""Kernels compiled for GPUs that need not be there: no spills, errors that say what to do, a compiler from pip."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import attnloom
+import pytest
+from attnloom import jit
+from attnloom.errors import CompileError, UnsupportedError
+from attnloom.jit import nvcc
+from attnloom.jit.resources import read_resources
+from attnloom.kernel import describe
+from attnloom.targets import CudaTarget
+
+HEADS = {"num_qo_heads": 32, "num_kv_heads": 8}
+SHIPPED = {
+    "sm_90a": attnloom.AttentionSpec(["causal"], head_dim=128, **HEADS),
+    "sm_89": attnloom.AttentionSpec(["causal"], head_dim=128, kv_dtype="float8_e4m3fn", **HEADS),
+    "sm_80": attnloom.AttentionSpec(["rope", "causal", "soft_cap"], head_dim=64, dtype="float16", **HEADS),
+}
+
+
+def has_nvcc():
+    try:
+        nvcc.find_nvcc(os.environ.get("CUDA_HOME"), os.environ.get("PATH"))
+    except CompileError:
+        return False
+    return True
+
+
+needs_nvcc = pytest.mark.skipif(not has_nvcc(), reason="no nvcc: neither CUDA_HOME, PATH nor pip has one")
+
+
+@pytest.fixture(scope="module")
+def reports():
+    units = {arch: (describe(spec, CudaTarget(arch))[2], jit.cuda_toolchain(arch)) for arch, spec in SHIPPED.items()}
+    artifacts = jit.build_all(units.values())
+    entries = {entry.path: entry for entry in jit.entries()}
+    return {arch: entries[artifact.path] for arch, artifact in zip(units, artifacts, strict=True)}
+
+
+@needs_nvcc
+@pytest.mark.parametrize("arch", SHIPPED)
+def test_no_kernel_spills(reports, arch):
+    kernels = reports[arch].resources
+    assert len(kernels) >= 2 and {kernel["arch"] for kernel in kernels} == {arch}
+    for kernel in kernels:
+        assert kernel["spill_stores"] == kernel["spill_loads"] == 0, kernel
+        assert 16 <= kernel["registers"] <= 255, kernel
+
+
+@needs_nvcc
+def test_a_kernel_loads_without_a_gpu(reports):
+    handle = jit.load(jit.Artifact(reports["sm_90a"].path, "", True, 0.0))
+    assert all(handle.symbol(name) for name in ("attnloom_run", "attnloom_grid", "attnloom_ranges", "attnloom_error"))
+
+
+@needs_nvcc
+def test_an_error_in_device_code_names_its_place():
+    unit = jit.CompileUnit(name="wrong", kind="test", sources={"kernel.cu": "\n__global__ void k() { nothing(); }\n"})
+    with pytest.raises(CompileError, match=r'kernel.cu:2: .*identifier "nothing" is undefined'):
+        jit.build(unit, jit.cuda_toolchain("sm_80"))
+
+
+@pytest.mark.parametrize("arch", ["sm_70", "sm_75"])
+def test_architectures_that_are_too_old(arch):
+    with pytest.raises(UnsupportedError, match=r"compute capability 7\.\d: the CUDA kernels need 8\.0"):
+        CudaTarget(arch)
+
+
+def test_architectures_that_are_none():
+    with pytest.raises(UnsupportedError, match="architecture 'ampere' is not of the form sm_80"):
+        CudaTarget("ampere")
+    assert [jit.arch_of(*pair) for pair in ((8, 0), (8, 9), (9, 0), (12, 0))] == ["sm_80", "sm_89", "sm_90a", "sm_120"]
+
+
+def test_no_compiler(monkeypatch, tmp_path):
+    monkeypatch.delenv("CUDA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(nvcc, "packaged_toolkits", lambda: [])
+    with pytest.raises(CompileError, match=r'no CUDA compiler was found: .*pip install "attnloom\[cuda\]"'):
+        jit.cuda_toolchain("sm_80")
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path))
+    with pytest.raises(CompileError, match="CUDA_HOME is .*nvcc is no program"):
+        jit.cuda_toolchain("sm_80")
+
+
+def fake_nvcc(folder, version="12.8", ptxas="12.8", codes="sm_80 sm_89 sm_90a"):
+    for name, told in (("nvcc", version), ("ptxas", ptxas)):
+        program = folder / "bin" / name
+        program.parent.mkdir(exist_ok=True)
+        lines = [f'if [ "$1" = --list-gpu-code ]; then echo {codes}; exit; fi', f"echo release {told}, V{told}.9"]
+        program.write_text("\n".join(["#!/bin/sh", *lines, ""]))
+        program.chmod(0o755)
+    return {"CUDA_HOME": str(folder)}
+
+
+@pytest.mark.parametrize(
+    "told, error, message",
+    [
+        ({"version": "12.3"}, CompileError, "is of CUDA 12.3, but CUDA >= 12.4 is needed"),
+        ({"ptxas": "12.4"}, CompileError, r"is of CUDA 12.8, but .*ptxas of 12.4: install equal versions"),
+        ({"codes": "sm_90"}, UnsupportedError, "nvcc 12.8.9 does not know sm_89"),
+        ({}, None, ""),
+    ],
+)
+def test_what_a_compiler_says_of_itself(monkeypatch, tmp_path, told, error, message):
+    for name, value in fake_nvcc(tmp_path, **told).items():
+        monkeypatch.setenv(name, value)
+    toolchain = jit.cuda_toolchain("sm_89")
+    if error is None:
+        assert toolchain.probe() == "nvcc 12.8.9"
+        return
+    with pytest.raises(error, match=message):
+        toolchain.probe()
+
+
+def test_the_report_of_ptxas():
+    log = """ptxas info    : Compiling entry function '_Z1kv' for 'sm_80'
+ptxas info    : Function properties for _Z1kv
+    24 bytes stack frame, 8 bytes spill stores, 16 bytes spill loads
+ptxas info    : Used 40 registers, used 1 barriers, 2048 bytes smem, 24 bytes cumulative stack size"""
+    expected = {"kernel": "_Z1kv", "arch": "sm_80", "registers": 40, "stack": 24}
+    assert read_resources(log) == [{**expected, "spill_stores": 8, "spill_loads": 16, "shared": 2048}]
+    assert read_resources("nothing of the kind") == []
+
+
+def packaged_nvcc():
+    folders = [folder for folder in nvcc.packaged_toolkits() if (folder / "bin" / "nvcc").is_file()]
+    return folders[0] if folders else None
+
+
+@pytest.mark.skipif(packaged_nvcc() is None, reason="pip has no nvcc: pip install 'attnloom[cuda]'")
+def test_the_compiler_from_pip_needs_no_toolkit(tmp_path):
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for name in ("g++", "gcc", "as", "ld", "sh", "cat", "rm", "dirname"):
+        if found := shutil.which(name):
+            (tools / name).symlink_to(found)
+    text = "#include <cuda_bf16.h>\\n__global__ void k(__nv_bfloat16* x) { x[threadIdx.x] += x[0]; }"
+    script = (
+        f"from attnloom import jit; unit = jit.CompileUnit(name='pip', kind='test', sources={{'kernel.cu': '{text}'}});"
+        "chain = jit.cuda_toolchain('sm_90a'); print(chain.command[0]); print(jit.build(unit, chain).path)"
+    )
+    environment = {name: value for name, value in os.environ.items() if name not in ("CUDA_HOME", "CUDA_PATH", "CXX")}
+    environment |= {"PATH": str(tools), "ATTNLOOM_CACHE_DIR": str(tmp_path / "cache")}
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    command, path = done.stdout.split()
+    assert Path(command).is_relative_to(packaged_nvcc()) and Path(path).is_file()
