@@ -15,11 +15,13 @@ struct FewRows {
   const Unit<S, V, R>& unit;
   char* memory;  // queries, then the stages of each warp
   float* md;     // [warps][t_q][2]
+  int* noted;    // [warps][stages][16] listed positions
 
   ATTNLOOM_DEVICE int warp() const { return threadIdx.x / 32; }
   ATTNLOOM_DEVICE char* stage(int of_warp, int i) const {
     return memory + Tile::q_bytes + (of_warp * kStages + i) * Tile::stage_bytes;
   }
+  ATTNLOOM_DEVICE int* noted_at(int i) const { return noted + (warp() * kStages + i) * kSlice; }
   ATTNLOOM_DEVICE static uint32_t values_at() { return kSlice * S::KTile::row_bytes; }
 
   // The warp's next slice of which some row sees a key, from the `slice`-th on.
@@ -43,7 +45,7 @@ struct FewRows {
 
     Seen<slots> seen;
     seen.look(unit.rows, 0, unit.count, item, by_position);
-    const Source<S> source(unit.args, unit.index, item, unit.head);
+    const Source<S> source{unit.args, unit.index, item, unit.head};
     const auto find = [&](int slice) {
       Place place;
       const int key = slice * kSlice + lane_id() % kSlice;
@@ -58,6 +60,7 @@ struct FewRows {
       slices[i] = ahead;
       exists[i] = __ballot_sync(~0u, place.exists);
       if (ahead != Seen<slots>::kNone) {
+        positions.note(ahead * kSlice, noted_at(i));
         copy_keys(source, place, shared_address(stage(warp(), i)));
         copy_values(source, place, shared_address(stage(warp(), i)) + values_at());
         ahead = next_slice(seen, ahead + 1);
@@ -94,7 +97,7 @@ struct FewRows {
         else wait_groups<0>();
         __syncwarp();
         if constexpr (kStages > 1) ask((i + kStages - 1) % kStages);
-        attend(q, state, units, pairs, key_site, seen, slices[i], stage(warp(), i), exists[i]);
+        attend(q, state, units, pairs, key_site, seen, slices[i], stage(warp(), i), noted_at(i), exists[i]);
         __syncwarp();
       }
     }
@@ -105,15 +108,16 @@ struct FewRows {
 
   template <class Q>
   ATTNLOOM_DEVICE void attend(const Q& q, State16<S, V, M>& state, const Units<V>& units, const Pairs<V>& pairs,
-                              const KeySite<V>& key_site, const Seen<slots>& seen, int slice, char* at, uint32_t exists) {
+                              const KeySite<V>& key_site, const Seen<slots>& seen, int slice, char* at, const int* noted,
+                              uint32_t exists) {
     const int first = slice * kSlice;
     const uint32_t k = shared_address(at), v = k + values_at();
-    prepare_keys<S, V>(at, unit.params, key_site, pairs.positions, first);
+    prepare_keys<S, V>(at, unit.params, key_site, pairs.positions, first, noted);
     float s[M][kSlice / 8][4];
     multiply_keys<S>(s, q, k);
-    score<S, V>(s, pairs, unit.rows, units, 0, first, !pairs.mask && seen.sees_all(first, first + kSlice));
+    score<S, V>(s, pairs, unit.rows, units, 0, first, noted, !pairs.mask && seen.sees_all(first, first + kSlice));
     weigh<S, V>(s, state, units.step);
-    prepare_values<S, V>(at + values_at(), unit.params, key_site, pairs.positions, first, exists);
+    prepare_values<S, V>(at + values_at(), unit.params, key_site, pairs.positions, first, noted, exists);
     multiply_values<S>(state.o, s, v);
   }
 

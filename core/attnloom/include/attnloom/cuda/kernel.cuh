@@ -17,7 +17,9 @@ struct Shared {
   IndexView index;
   Item item;
   R rows;
+  Seen<R::slots> seen[S::warps][2];
   float md[S::warps * 32 * 2];
+  int noted[S::larger(S::warps * S::stages * kSlice, 2 * S::max_t_kv)];
 };
 
 template <class S>
@@ -37,8 +39,8 @@ ATTNLOOM_DEVICE void run_item(const RunArgs& args, const typename V::Params& par
       __syncthreads();
       const Unit<S, V, R> unit{args, params, shared.index, item, shared.rows, item.head0 + h,
                                first, min(Class<S, C>::t_q, total - first), group};
-      if constexpr (Class<S, C>::split_keys) FewRows<S, V, C, R>{unit, memory, shared.md}.run();
-      else ManyRows<S, V, C, R>{unit, memory}.run();
+      if constexpr (Class<S, C>::split_keys) FewRows<S, V, C, R>{unit, memory, shared.md, shared.noted}.run();
+      else ManyRows<S, V, C, R>{unit, memory, shared.noted, shared.seen[0]}.run();
     }
 }
 

@@ -9,25 +9,19 @@ namespace attnloom::cuda {
 // Where the keys of an item lie, under one kv head.
 template <class S>
 struct Source {
-  const char* k;
-  const char* v;
-  const void* pages;  // of the item's block row
-  int64_t k_page, k_slot, v_page, v_slot;  // bytes
-  uint32_t page_size, first_slot;
-  bool wide_ids;
+  const RunArgs& args;
+  const IndexView& index;
+  const Item& item;
+  int head;
 
-  ATTNLOOM_DEVICE Source(const RunArgs& args, const IndexView& index, const Item& item, int head) {
-    constexpr int64_t size = S::key_bytes;
+  // The page that holds slot `at` of the item's block row.
+  ATTNLOOM_DEVICE int64_t page(uint32_t entry) const {
     const LevelView& level = index.levels[item.level];
-    k = static_cast<const char*>(args.k.data) + head * args.k.stride_head * size;
-    v = static_cast<const char*>(args.v.data) + head * args.v.stride_head * size;
-    k_page = args.k.stride_page * size, k_slot = args.k.stride_slot * size;
-    v_page = args.v.stride_page * size, v_slot = args.v.stride_slot * size;
-    page_size = index.page_size, first_slot = item.kv_offset;
-    wide_ids = level.indices_are_64;
-    const int64_t list = head * level.indices_head_stride + item.page_begin;
-    pages = static_cast<const char*>(level.indices) + list * (wide_ids ? 8 : 4);
+    const int64_t at = here(head) * level.indices_head_stride + item.page_begin + entry;
+    return level.indices_are_64 ? static_cast<const int64_t*>(level.indices)[at] : static_cast<const int32_t*>(level.indices)[at];
   }
+  ATTNLOOM_DEVICE const char* keys() const { return static_cast<const char*>(args.k.data) + here(head) * args.k.stride_head * S::key_bytes; }
+  ATTNLOOM_DEVICE const char* values() const { return static_cast<const char*>(args.v.data) + here(head) * args.v.stride_head * S::key_bytes; }
 };
 
 // One lane's key of a slice: lane l has key l % 16.
@@ -43,10 +37,15 @@ struct Place {
     page = 0;
     slot = 0;
     if (!wanted) return;
-    const uint32_t at = source.first_slot + static_cast<uint32_t>(key);
-    const uint32_t entry = at / source.page_size;
-    slot = at - entry * source.page_size;
-    page = source.wide_ids ? static_cast<const int64_t*>(source.pages)[entry] : static_cast<const int32_t*>(source.pages)[entry];
+    const uint32_t at = static_cast<uint32_t>(source.item.kv_offset + key), page_size = source.index.page_size;
+    const uint32_t entry = at / page_size;
+    slot = at - entry * page_size;
+    page = source.page(entry);
+  }
+
+  template <class S>
+  ATTNLOOM_DEVICE int64_t bytes(const CacheView& cache) const {
+    return (page * cache.stride_page + slot * cache.stride_slot) * S::key_bytes;
   }
 };
 
@@ -54,9 +53,10 @@ struct Place {
 template <class Tile, int D, int KeyBytes>
 ATTNLOOM_DEVICE void copy_rows(const char* base, int64_t offset, uint32_t exists, uint32_t to) {
   constexpr int pieces = D * KeyBytes / 16, all = kSlice * pieces, first = D / 8 - pieces;
+  const int lane = here(lane_id());
 #pragma unroll
   for (int i = 0; i < (all + 31) / 32; i++) {
-    const int n = lane_id() + 32 * i;
+    const int n = lane + 32 * i;
     const int row = n / pieces % kSlice, piece = n % pieces;
     const bool real = exists >> row & 1;
     const int64_t from = __shfl_sync(~0u, offset, row);
@@ -68,43 +68,41 @@ ATTNLOOM_DEVICE void copy_rows(const char* base, int64_t offset, uint32_t exists
 template <class S>
 ATTNLOOM_DEVICE void copy_keys(const Source<S>& source, const Place& place, uint32_t k) {
   const uint32_t exists = __ballot_sync(~0u, place.exists);
-  copy_rows<typename S::KTile, S::head_dim, S::key_bytes>(source.k, place.page * source.k_page + place.slot * source.k_slot, exists, k);
+  copy_rows<typename S::KTile, S::head_dim, S::key_bytes>(source.keys(), place.bytes<S>(source.args.k), exists, k);
 }
 template <class S>
 ATTNLOOM_DEVICE void copy_values(const Source<S>& source, const Place& place, uint32_t v) {
   const uint32_t exists = __ballot_sync(~0u, place.exists);
-  copy_rows<typename S::VTile, S::head_dim_v, S::key_bytes>(source.v, place.page * source.v_page + place.slot * source.v_slot, exists, v);
+  copy_rows<typename S::VTile, S::head_dim_v, S::key_bytes>(source.values(), place.bytes<S>(source.args.v), exists, v);
 }
 
-// Where key ordinals stand in their sequence.
+// Where the keys of an item stand in their sequence: consecutive, or listed. Listed ones are looked up as keys are copied.
 struct Positions {
-  const int32_t* listed;     // of every key, or null
-  const int32_t* of_blocks;  // of every page's first key, or null
-  int kv_start, last;        // the block row's first key; the item's last one
-  uint32_t page_size, first_slot;
+  const IndexView& index;
+  const Item& item;
+  bool listed;
 
-  ATTNLOOM_DEVICE Positions(const IndexView& index, const Item& item) {
+  ATTNLOOM_DEVICE Positions(const IndexView& index, const Item& item) : index(index), item(item) {
     const LevelView& level = index.levels[item.level];
-    listed = nullptr;
-    if (level.key_pos) {
-      const int64_t begin = level.key_pos_begin[item.level_row];
-      if (begin >= 0) listed = level.key_pos + begin;
-    }
-    of_blocks = level.block_pos ? level.block_pos + item.page_begin : nullptr;
-    kv_start = item.kv_start, last = item.kv_end - 1;
-    page_size = index.page_size, first_slot = item.kv_offset;
+    listed = level.block_pos || (level.key_pos && level.key_pos_begin[item.level_row] >= 0);
   }
 
-  ATTNLOOM_DEVICE bool consecutive() const { return !listed && !of_blocks; }
-  // Of the key, or of the item's last one if there are fewer.
-  ATTNLOOM_DEVICE int operator()(int key) const {
-    key = min(key, last);
-    if (listed) return listed[key];
-    if (of_blocks) {
-      const uint32_t at = first_slot + static_cast<uint32_t>(key), entry = at / page_size;
-      return of_blocks[entry] + static_cast<int>(at - entry * page_size);
+  ATTNLOOM_DEVICE int last() const { return item.kv_end - 1; }
+
+  // Of a key of the item, by the lists.
+  ATTNLOOM_DEVICE int look_up(int key) const {
+    const LevelView& level = index.levels[item.level];
+    if (level.key_pos) {
+      const int64_t begin = level.key_pos_begin[item.level_row];
+      if (begin >= 0) return level.key_pos[begin + key];
     }
-    return kv_start + key;
+    const uint32_t at = static_cast<uint32_t>(item.kv_offset + key), page_size = index.page_size, entry = at / page_size;
+    return level.block_pos[item.page_begin + entry] + static_cast<int>(at - entry * page_size);
+  }
+
+  // Notes those of 16 keys from `first` on in `to`, by one warp.
+  ATTNLOOM_DEVICE void note(int first, int* to) const {
+    if (listed && lane_id() < kSlice) to[lane_id()] = look_up(min(first + lane_id(), last()));
   }
 };
 

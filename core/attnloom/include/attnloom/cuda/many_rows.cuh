@@ -15,6 +15,8 @@ struct ManyRows {
 
   const Unit<S, V, R>& unit;
   char* memory;  // queries, two tiles of K, two tiles of V
+  int* noted;    // [2][t_kv] listed positions
+  Seen<slots>* seen_by;  // [warps][2]: what the unit sees, and what the warp's rows do
 
   ATTNLOOM_DEVICE int warp() const { return threadIdx.x / 32; }
   ATTNLOOM_DEVICE char* k_tile(int i) const { return memory + Tile::q_bytes + i * k_bytes; }
@@ -50,26 +52,36 @@ struct ManyRows {
     __syncthreads();
     unit.copy_queries(shared_address(memory), Tile::t_q);
 
-    Seen<slots> seen, mine;
+    Seen<slots>& seen = seen_by[2 * warp()];
+    Seen<slots>& mine = seen_by[2 * warp() + 1];
     const int first_row = warp() * 16 * M;
     seen.look(unit.rows, 0, unit.count, item, by_position);
     const int my_rows = max(0, min(16 * M, unit.count - first_row));
     mine.look(unit.rows, first_row, my_rows, item, by_position);
-    const Source<S> source(unit.args, unit.index, item, unit.head);
+    __syncwarp();
+    const Source<S> source{unit.args, unit.index, item, unit.head};
 
     int tile = seen.template next_tile<kKeys>(0);
     Places places;
     places.find(source, seen, tile);
-    const auto ask_keys = [&](int i) {
-      each_slice([&](int n, int row) { copy_keys(source, places.at[n], shared_address(k_tile(i)) + row * S::KTile::row_bytes); });
+    const auto ask_keys = [&](int i, int of_tile) {
+      each_slice([&](int n, int row) {
+        positions.note(of_tile * kKeys + row, noted + i * kKeys + row);
+        copy_keys(source, places.at[n], shared_address(k_tile(i)) + row * S::KTile::row_bytes);
+      });
       close_group();
     };
     const auto ask_values = [&](int i) {
       each_slice([&](int n, int row) { copy_values(source, places.at[n], shared_address(v_tile(i)) + row * S::VTile::row_bytes); });
       close_group();
     };
-    ask_keys(0);
-    ask_values(0);
+    if (tile != Seen<slots>::kNone) {
+      ask_keys(0, tile);
+      ask_values(0);
+    } else {
+      close_group();
+      close_group();
+    }
 
     wait_groups<1>();
     __syncthreads();
@@ -96,11 +108,13 @@ struct ManyRows {
       if constexpr (V::has_key_transform || S::narrow) {
         __syncwarp();
         each_slice([&](int, int row) {
-          prepare_keys<S, V>(k_tile(turn) + row * S::KTile::row_bytes, unit.params, key_site, positions, tile * kKeys + row);
+          prepare_keys<S, V>(k_tile(turn) + row * S::KTile::row_bytes, unit.params, key_site, positions, tile * kKeys + row,
+                             noted + turn * kKeys + row);
         });
       }
       __syncthreads();
-      ask_keys(turn ^ 1);
+      if (next != Seen<slots>::kNone) ask_keys(turn ^ 1, next);
+      else close_group();
 
       bool values_ready = false;
 #pragma unroll
@@ -110,7 +124,8 @@ struct ManyRows {
         float s[M][kStep / 8][4];
         if (busy) {
           multiply_keys<S>(s, q, shared_address(k_tile(turn)) + part * kStep * S::KTile::row_bytes);
-          score<S, V>(s, pairs, unit.rows, units, first_row, first, !pairs.mask && mine.sees_all(first, first + kStep));
+          score<S, V>(s, pairs, unit.rows, units, first_row, first, noted + turn * kKeys + part * kStep,
+                      !pairs.mask && mine.sees_all(first, first + kStep));
           weigh<S, V>(s, state, units.step);
         }
         if (!values_ready) {
@@ -120,11 +135,12 @@ struct ManyRows {
             __syncwarp();
             each_slice([&](int n, int row) {
               prepare_values<S, V>(v_tile(turn) + row * S::VTile::row_bytes, unit.params, key_site, positions,
-                                   tile * kKeys + row, exists[n]);
+                                   tile * kKeys + row, noted + turn * kKeys + row, exists[n]);
             });
           }
           __syncthreads();
-          ask_values(turn ^ 1);
+          if (next != Seen<slots>::kNone) ask_values(turn ^ 1);
+          else close_group();
         }
         if (busy) multiply_values<S>(state.o, s, shared_address(v_tile(turn)) + part * kStep * S::VTile::row_bytes);
       }

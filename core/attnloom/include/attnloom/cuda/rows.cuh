@@ -100,10 +100,11 @@ struct Seen {
           least_high = min(least_high, b);
         }
       }
-      lo[s] = __reduce_min_sync(~0u, low);
-      hi[s] = __reduce_max_sync(~0u, high);
-      all_lo[s] = __reduce_max_sync(~0u, most_low);
-      all_hi[s] = __reduce_min_sync(~0u, least_high);
+      low = __reduce_min_sync(~0u, low);
+      high = __reduce_max_sync(~0u, high);
+      most_low = __reduce_max_sync(~0u, most_low);
+      least_high = __reduce_min_sync(~0u, least_high);
+      lo[s] = low, hi[s] = high, all_lo[s] = most_low, all_hi[s] = least_high;
     }
   }
 

@@ -21,6 +21,7 @@ struct Shape : Config {
 
   static constexpr int larger(int a, int b) { return a > b ? a : b; }
   static constexpr bool one_class = Config::t_q[0] == Config::t_q[1] && Config::t_kv[0] == Config::t_kv[1];
+  static constexpr int max_t_kv = larger(Config::t_kv[0], Config::t_kv[1]);
   static constexpr int max_t_q = larger(Config::t_q[0], Config::t_q[1]);
 };
 

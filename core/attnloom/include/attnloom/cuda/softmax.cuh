@@ -60,13 +60,46 @@ struct Pairs {
   bool by_position;
 };
 
+// Bits [begin, end) of a word.
+ATTNLOOM_DEVICE uint32_t bits_between(int begin, int end) {
+  const uint32_t below_end = end <= 0 ? 0u : end >= 32 ? ~0u : (1u << end) - 1u;
+  const uint32_t below_begin = begin <= 0 ? 0u : begin >= 32 ? ~0u : (1u << begin) - 1u;
+  return below_end & ~below_begin;
+}
+
+// Which of the 32 keys from `first_key` on row r sees, a bit each.
+template <class V, class R>
+ATTNLOOM_DEVICE uint32_t seen_keys(const Pairs<V>& pairs, const R& rows, int r, int first_key, int keys, const int* noted) {
+  uint32_t bits = 0;
+  if (V::has_kv_range && pairs.by_position) {
+    for (int j = 0; j < min(keys, 32); j++) {
+      bool seen = false;
+#pragma unroll
+      for (int n = 0; n < R::slots; n++) seen |= rows.lo[n][r] <= noted[j] && noted[j] < rows.hi[n][r];
+      bits |= static_cast<uint32_t>(seen) << j;
+    }
+    bits &= bits_between(pairs.item.kv_begin - first_key, pairs.item.kv_end - first_key);
+  } else {
+#pragma unroll
+    for (int n = 0; n < R::slots; n++) bits |= bits_between(rows.lo[n][r] - first_key, rows.hi[n][r] - first_key);
+  }
+  if (pairs.mask) {
+    const int64_t row = static_cast<int64_t>(rows.place[r]) * pairs.item.row_kv_len;
+    const int64_t bit = row + first_key, last = (row + pairs.item.kv_end - 1) >> 5;
+    const int64_t word = bit >> 5;
+    const uint32_t low = word <= last ? pairs.mask[word] : 0u, high = word < last ? pairs.mask[word + 1] : 0u;
+    bits &= __funnelshift_r(low, high, static_cast<uint32_t>(bit) & 31u);
+  }
+  return bits;
+}
+
 // s: products of rows [first_row, ...) with keys from `first_key` on, in fragments. Hidden pairs are -inf, or 0 as weights.
-// `whole`: every row sees all these keys.
+// `whole`: every row sees all these keys. `noted`: where the keys' positions stand if they are listed.
 template <class S, class V, int M, int N, class R>
 ATTNLOOM_DEVICE void score(float (&s)[M][N][4], const Pairs<V>& pairs, const R& rows, const Units<V>& units, int first_row,
-                           int first_key, bool whole) {
+                           int first_key, const int* noted, bool whole) {
   constexpr float hidden = V::use_softmax ? -inf : 0.0f;
-  const int g = lane_id() / 4, c = lane_id() % 4;
+  const int lane = here(lane_id()), g = lane / 4, c = lane % 4;
   if (V::has_logits_transform || !V::use_softmax || units.scaled) {
 #pragma unroll
     for (int i = 0; i < M; i++)
@@ -76,6 +109,7 @@ ATTNLOOM_DEVICE void score(float (&s)[M][N][4], const Pairs<V>& pairs, const R& 
         for (int e = 0; e < 4; e++) s[i][t][e] *= units.scale;
   }
   if constexpr (V::has_logits_transform || V::has_logits_mask) {
+    const int last = pairs.positions.last(), kv_start = pairs.item.kv_start;
 #pragma unroll
     for (int i = 0; i < M; i++)
 #pragma unroll
@@ -85,9 +119,9 @@ ATTNLOOM_DEVICE void score(float (&s)[M][N][4], const Pairs<V>& pairs, const R& 
         for (int t = 0; t < N; t++)
 #pragma unroll
           for (int e = 2 * h; e < 2 * h + 2; e++) {
-            const int key = min(first_key + 8 * t + 2 * c + e % 2, pairs.positions.last);
-            site.kv_index = pairs.item.kv_start + key;
-            site.kv_pos = pairs.positions(key);
+            const int j = 8 * t + 2 * c + e % 2;
+            site.kv_index = kv_start + min(first_key + j, last);
+            site.kv_pos = pairs.positions.listed ? noted[j] : site.kv_index;
             const float x = V::logits_transform(pairs.params, s[i][t][e], site);
             s[i][t][e] = V::logits_mask(pairs.params, site) ? x : hidden;
           }
@@ -97,29 +131,17 @@ ATTNLOOM_DEVICE void score(float (&s)[M][N][4], const Pairs<V>& pairs, const R& 
 #pragma unroll
   for (int i = 0; i < M; i++)
 #pragma unroll
-    for (int h = 0; h < 2; h++) {
-      const int r = first_row + 16 * i + 8 * h + g;
-      int lo[R::slots], hi[R::slots];
+    for (int h = 0; h < 2; h++)
 #pragma unroll
-      for (int n = 0; n < R::slots; n++) lo[n] = rows.lo[n][r], hi[n] = rows.hi[n][r];
-      const int64_t first_bit = static_cast<int64_t>(rows.place[r]) * pairs.item.row_kv_len;
+      for (int word = 0; word < (N + 3) / 4; word++) {
+        const uint32_t seen = seen_keys(pairs, rows, first_row + 16 * i + 8 * h + g, first_key + 32 * word, 8 * N - 32 * word,
+                                        noted + 32 * word) >> 2 * c;
 #pragma unroll
-      for (int t = 0; t < N; t++)
+        for (int t = 4 * word; t < min(N, 4 * word + 4); t++)
 #pragma unroll
-        for (int e = 2 * h; e < 2 * h + 2; e++) {
-          const int key = first_key + 8 * t + 2 * c + e % 2;
-          const int x = V::has_kv_range && pairs.by_position ? pairs.positions(key) : key;
-          bool seen = false;
-#pragma unroll
-          for (int n = 0; n < R::slots; n++) seen |= lo[n] <= x && x < hi[n];
-          seen &= pairs.item.kv_begin <= key && key < pairs.item.kv_end;
-          if (pairs.mask && seen) {
-            const int64_t bit = first_bit + key;
-            seen = pairs.mask[bit >> 5] >> (bit & 31) & 1u;
-          }
-          s[i][t][e] = seen ? s[i][t][e] : hidden;
-        }
-    }
+          for (int e = 0; e < 2; e++)
+            s[i][t][2 * h + e] = seen >> (8 * (t % 4) + e) & 1u ? s[i][t][2 * h + e] : hidden;
+      }
 }
 
 // One step of the online softmax: scores become weights, O~ moves to the new maximum.

@@ -50,30 +50,31 @@ struct KeySite {
   int request, kv_head, qo_len, kv_len;
   float k_scale, v_scale;
 
-  ATTNLOOM_DEVICE Site at(const Positions& positions, int key) const {
-    key = min(key, positions.last);
-    return {request, -1, kv_head, -1, positions.kv_start + key, 0, positions(key), qo_len, kv_len};
+  // Of key `key` (or the item's last one if there are fewer); `noted`: where the position stands if it is listed.
+  ATTNLOOM_DEVICE Site at(const Positions& positions, int key, const int* noted) const {
+    const int index = positions.item.kv_start + min(key, positions.last());
+    return {request, -1, kv_head, -1, index, 0, positions.listed ? *noted : index, qo_len, kv_len};
   }
 };
 
 // Makes the 16 keys, or values, from ordinal `first` on ready for the products, after their copy has come in.
 template <class S, class V>
 ATTNLOOM_DEVICE void prepare_keys(char* memory, const typename V::Params& params, const KeySite<V>& site,
-                                  const Positions& positions, int first) {
+                                  const Positions& positions, int first, const int* noted) {
   if constexpr (V::has_key_transform)
     transform_rows<S::T, S::kv, S::head_dim>(memory, [&](int row, auto& view) {
       view.each([&](int, float& x) { x *= site.k_scale; });
-      V::key_transform(params, view, site.at(positions, first + row));
+      V::key_transform(params, view, site.at(positions, first + row, noted + row));
     });
   else if constexpr (S::narrow) transform_rows<S::T, S::kv, S::head_dim>(memory, Identity{});
 }
 template <class S, class V>
 ATTNLOOM_DEVICE void prepare_values(char* memory, const typename V::Params& params, const KeySite<V>& site,
-                                    const Positions& positions, int first, uint32_t exists) {
+                                    const Positions& positions, int first, const int* noted, uint32_t exists) {
   if constexpr (V::has_value_transform)
     transform_rows<S::T, S::kv, S::head_dim_v>(memory, [&](int row, auto& view) {
       view.each([&](int, float& x) { x *= site.v_scale; });
-      V::value_transform(params, view, site.at(positions, first + row));
+      V::value_transform(params, view, site.at(positions, first + row, noted + row));
       if (!(exists >> row & 1)) view.each([](int, float& x) { x = 0.0f; });
     });
   else if constexpr (S::narrow) transform_rows<S::T, S::kv, S::head_dim_v>(memory, Identity{});

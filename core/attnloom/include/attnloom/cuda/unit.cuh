@@ -23,7 +23,7 @@ struct Unit {
   ATTNLOOM_DEVICE int64_t part() const {
     return int64_t{item.part_row} + static_cast<int64_t>(head - item.head0) * item.q_tokens * group + first;
   }
-  ATTNLOOM_DEVICE bool by_position(const Positions& positions) const { return V::has_kv_range && !positions.consecutive(); }
+  ATTNLOOM_DEVICE bool by_position(const Positions& positions) const { return V::has_kv_range && positions.listed; }
 
   ATTNLOOM_DEVICE const uint32_t* mask() const {
     const LevelView& level = index.levels[item.level];
