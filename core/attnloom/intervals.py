@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from attnloom.reference import _Chain
+from attnloom.reference import _Chain, reference_of
 
 
 def sample_intervals(composition, bound, num_qo_heads: int, qo_len: int, kv_len: int) -> dict[str, Any]:
@@ -54,6 +54,8 @@ def _row(q_index: int, qo_len: int, kv_len: int, head: int, num_qo_heads: int) -
 
 def _ranges(member, composition, bound, site, kv_len: int) -> list[tuple[int, int]] | None:
     alone = SimpleNamespace(use_softmax=composition.use_softmax, members=[member])
+    if member.variant.text is not None and "kv_range" in member.variant.functors:
+        return reference_of(member.variant).visible(bound.namespace(member.alias), site, kv_len)
     functors = _Chain(alone, bound)._functors.get("kv_range")
     if not functors:
         return None

@@ -36,6 +36,13 @@ class ModsReference:
         """`mask_mod` of every pair."""
         return self._evaluate("mask_mod", p, site).astype(bool)
 
+    def visible(self, p, site, kv_len: int) -> list[tuple[int, int]]:
+        """The intervals of `kv_pos` in `[0, kv_len)` that the mask keeps for one query row."""
+        pos = np.arange(kv_len)
+        kept = self.logits_mask(p, SimpleNamespace(**{**vars(site), "kv_pos": pos, "kv_index": pos}))
+        edges = np.flatnonzero(np.diff(np.concatenate(([False], kept, [False])).astype(np.int8)))
+        return [(int(lo), int(hi)) for lo, hi in edges.reshape(-1, 2)]
+
     def _evaluate(self, kind: str, p, site: SimpleNamespace, **score) -> np.ndarray:
         function = self._functions[kind]
         extra = extra_arguments(kind, function, self._params)

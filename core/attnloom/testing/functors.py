@@ -11,7 +11,6 @@ For the tests of variant plugins:
 from __future__ import annotations
 
 import ctypes
-import importlib
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,6 +18,7 @@ import numpy as np
 from attrs import frozen
 
 from attnloom.compose import Composition, compose
+from attnloom.reference import reference_of
 
 SITE_FIELDS = ("request", "qo_head", "kv_head", "q_index", "kv_index", "q_pos", "kv_pos", "qo_len", "kv_len")
 ROW_FUNCTORS = ("query_transform", "key_transform", "value_transform", "output_transform")
@@ -230,9 +230,8 @@ def reference_functors(composition: Composition, params) -> dict[str, list]:
     """`{functor: [(reference method, its parameters), ...]}` in the order of the chain."""
     found: dict[str, list] = {}
     for member in composition.members:
-        module, _, attr = member.variant.reference.partition(":")
-        reference = getattr(importlib.import_module(module), attr)()
-        for functor in member.variant.functors:
+        reference = reference_of(member.variant)
+        for functor in getattr(reference, "functors", member.variant.functors):
             found.setdefault(functor, []).append((getattr(reference, functor), params.namespace(member.alias)))
     return found
 
@@ -291,16 +290,30 @@ def _check_mask(functor, compiled, chain, sites, rng, rtol) -> None:
     want = np.ones(len(sites.request), bool)
     for mask, p in chain:
         want &= mask(p, sites)
-    np.testing.assert_array_equal(compiled.keeps(sites), want, err_msg=functor)
+    kept = compiled.keeps(sites)
+    if _lowered(compiled):
+        kept &= _inside(compiled, sites)
+        for kv_range, p in reference_functors(compiled.composition, compiled.params).get("kv_range", ()):
+            want &= np.any([(lo <= sites.kv_pos) & (sites.kv_pos < hi) for lo, hi in kv_range(p, sites)], axis=0)
+    np.testing.assert_array_equal(kept, want, err_msg=functor)
 
 
 def _check_range(functor, compiled, chain, sites, rng, rtol) -> None:
     want = np.ones(len(sites.request), bool)
     for kv_range, p in chain:
         want &= np.any([(lo <= sites.kv_pos) & (sites.kv_pos < hi) for lo, hi in kv_range(p, sites)], axis=0)
+    if not _lowered(compiled):
+        np.testing.assert_array_equal(_inside(compiled, sites), want, err_msg=functor)
+
+
+def _lowered(compiled) -> bool:
+    """Whether a member was lowered from Python: what its mask and its range hide is told by both together."""
+    return any(member.variant.text is not None for member in compiled.composition.members)
+
+
+def _inside(compiled, sites) -> np.ndarray:
     ranges = compiled.ranges(sites)
-    got = [any(lo <= pos < hi for lo, hi in own) for own, pos in zip(ranges, sites.kv_pos, strict=True)]
-    np.testing.assert_array_equal(got, want, err_msg=functor)
+    return np.array([any(lo <= pos < hi for lo, hi in own) for own, pos in zip(ranges, sites.kv_pos, strict=True)])
 
 
 def _check_init(functor, compiled, chain, sites, rng, rtol) -> None:
