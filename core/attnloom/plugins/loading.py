@@ -13,6 +13,7 @@ from attrs import evolve, frozen
 from attnloom.errors import ConfigError
 from attnloom.hookspecs import HOOKS, REMOVED, AttnloomSpecs
 from attnloom.index import StorageFormat
+from attnloom.plugins import blame
 from attnloom.plugins.discovery import describe
 from attnloom.plugins.naming import NAME, did_you_mean
 from attnloom.plugins.origin import stray_origin
@@ -73,7 +74,7 @@ def load(
     try:
         module = importlib.import_module(record.module)
     except (Exception, SystemExit) as error:
-        raise BadPluginError(f"its import raised {describe(error)}") from error
+        raise BadPluginError(blame.of_import(error, record.module)) from error
     check_hooks(module, manager)
     try:
         manager.register(module, record.key)
@@ -147,7 +148,8 @@ def results_of(hook: str, module: ModuleType, manager: pluggy.PluginManager, **a
                 raise TypeError(f"it must return an iterable of descriptors, got {returned!r}")
             results += returned
         except (Exception, SystemExit) as error:
-            raise BadPluginError(f"its {hook} raised {describe(error)}") from error
+            told = blame.told_with_place(error, module.__name__)
+            raise BadPluginError(f"its {hook} raised {told}") from error
     return results
 
 
