@@ -79,6 +79,9 @@ class CudaTarget:
         """What is fixed when a kernel of `spec` is compiled. Raises `UnsupportedError` for what no CUDA kernel does."""
         from attnloom.jit import cuda_kernel
 
+        if spec.dtype == "float32" or spec.kv_dtype == "float32":
+            given = f"dtype {spec.dtype} and kv_dtype {spec.kv_dtype}"
+            raise UnsupportedError(f"{given}: CUDA kernels take float16 or bfloat16, and fp8 caches; use device='cpu'")
         return cuda_kernel.KernelConfig(**_sizes(spec, tiles), arch=self.arch)
 
     def source(self, spec, composition, tiles) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from attnloom.errors import UnsupportedError
-from attnloom.jit.cuda_kernel import HEAD_DIMS, KernelConfig
+from attnloom.jit.cuda_kernel import KernelConfig
 from attnloom.tile import Tile, TileChoice, TileProblem
 
 SHORT_ROWS = (16, 32, 64, 128)
@@ -11,10 +11,8 @@ TALL = ((128, 64), (64, 64), (128, 32), (64, 32), (32, 32))
 """Tall tiles in the order they are tried: more rows load K and V fewer times, more keys cost fewer barriers."""
 
 
-def choose(problem: TileProblem) -> TileChoice | None:
-    """The tiles of a `problem` of the family `mma`; none where the head dims have no kernel."""
-    if problem.head_dim not in HEAD_DIMS:
-        return None
+def choose(problem: TileProblem) -> TileChoice:
+    """The tiles of a `problem` of the family `mma`; where none fits, the smallest, whose kernel says what is wrong."""
     rows = next((rows for rows in SHORT_ROWS if problem.group <= rows), SHORT_ROWS[-1])
     most = None if problem.max_qo_len is None else problem.max_qo_len * problem.group
     why = [f"short: {rows} packed rows, the smallest tile that holds a decode step of group {problem.group}"]
@@ -37,7 +35,7 @@ def choose(problem: TileProblem) -> TileChoice | None:
             f"{config.blocks} block(s) a multiprocessor, {config.rows_a_warp} rows in the registers of a warp"
         )
         return TileChoice(short=short, tall=None if alone else tall, why=[*why, *tried])
-    return None
+    return TileChoice(short=Tile(rows, TALL[-1][1], "mma"), why=[*why, *tried])
 
 
 def _fit(problem: TileProblem, short: Tile, tall: Tile | None) -> tuple[KernelConfig | None, str]:

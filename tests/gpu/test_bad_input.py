@@ -62,8 +62,8 @@ def test_page_ids_past_the_cache(planned):
     "fields, message",
     [
         ({"head_dim": 72}, "head_dim 72"),
-        ({"dtype": "float32"}, "float32"),
-        ({"dtype": "float16", "kv_dtype": "bfloat16"}, "bfloat16"),
+        ({"dtype": "float32"}, "dtype float32 and kv_dtype float32: CUDA kernels take float16"),
+        ({"dtype": "float16", "kv_dtype": "bfloat16"}, "kv_dtype bfloat16 beside dtype float16"),
         ({"head_dim": 128, "head_dim_v": 64}, "head_dim 128 with head_dim_v 64"),
         ({"tile": attnloom.Tile(16, 16)}, "tile family 'host' does not run on sm_"),
         ({"tile": attnloom.Tile(24, 64, "mma")}, "24"),

@@ -110,4 +110,4 @@ def test_append_then_read(bench, rng, kv_dtype):
     slots = torch.from_numpy(token_slots(index)).cuda()
     written = cache[0].float().view(-1, 2, 64)[slots] * 0.5
     assert (written - k).abs().max() < (0.02 if kv_dtype == torch.bfloat16 else 0.15)
-    assert cache[0].float().abs().sum() == pytest.approx(written.abs().sum().item() * 2, rel=1e-3)
+    assert cache[0].float().abs().sum().item() == pytest.approx(written.abs().sum().item() * 2, rel=1e-3)
