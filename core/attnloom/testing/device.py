@@ -46,7 +46,17 @@ def compile_for_devices(composition) -> None:
         source = Path(folder, "probe.cu")
         sizes = f"#define HEAD_DIM {composition.spec.head_dim}\n#define HEAD_DIM_V {composition.spec.head_dim_v}\n"
         source.write_text(composition.source + sizes + _PROBE, encoding="utf-8")
-        command = [nvcc, "-std=c++20", "-O1", "-fatbin", str(source), "-o", str(Path(folder, "probe.fatbin"))]
+        command = [
+            nvcc,
+            "-std=c++20",
+            "-O1",
+            "-Werror",
+            "all-warnings",
+            "-fatbin",
+            str(source),
+            "-o",
+            str(Path(folder, "probe.fatbin")),
+        ]
         command += [f"-gencode=arch=compute_{arch},code=sm_{arch}" for arch in ARCHITECTURES]
         command += [f"-I{include}" for include in composition.include_dirs]
         done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -119,12 +119,13 @@ class Books:
         return np.array([hash(tuple(tokens[: place + 1])) for place in range(begin, len(tokens))], np.int64)
 
 
-def run_model(manager_type: type, index_of: Callable, *, runs: int, steps: int) -> None:
-    """Drive a manager and its model with random operations, and shrink what goes wrong.
+def run_model(manager_type: type, index_of: Callable, *, runs: int, steps: int, shrink: bool = True) -> None:
+    """Drive a manager and its model with random operations.
 
     Args:
         manager_type: called as `manager_type(num_pages, page_size)`.
         index_of: called as `index_of(manager, sequences, qo_lens)`; the index of the sequences.
+        shrink: whether to look for the fewest operations that go wrong.
 
     Raises:
         AssertionError: the two differ; hypothesis prints the shortest sequence of operations that it found.
@@ -141,7 +142,7 @@ def run_model(manager_type: type, index_of: Callable, *, runs: int, steps: int) 
     places = st.integers(0, 10**6)
 
     class Model(stateful.RuleBasedStateMachine):
-        @stateful.initialize(pages=st.integers(1, 12), page_size=st.sampled_from([1, 2, 4]))
+        @stateful.initialize(pages=st.integers(2, 24), page_size=st.sampled_from([4, 2, 1]))
         def begin(self, pages, page_size):
             self.books = Books(manager_type, pages, page_size, index_of)
             self.unique = 0
@@ -163,9 +164,13 @@ def run_model(manager_type: type, index_of: Callable, *, runs: int, steps: int) 
             self.books.append(place % len(self.books.sequences), self._tokens(given))
 
         @stateful.precondition(lambda self: self.books.sequences and hasattr(self.books.manager, "fork"))
-        @stateful.rule(place=places)
-        def fork(self, place):
-            self.books.fork(place % len(self.books.sequences))
+        @stateful.rule(place=places, given=tokens, other=tokens)
+        def fork(self, place, given, other):
+            """As beam search does: both branches go on, and the first must not find the second's keys."""
+            at = place % len(self.books.sequences)
+            self.books.fork(at)
+            self.books.append(at, self._tokens(given))
+            self.books.append(len(self.books.sequences) - 1, self._tokens(other))
 
         @stateful.precondition(lambda self: self.books.sequences and hasattr(self.books.manager, "truncate"))
         @stateful.rule(place=places, length=places)
@@ -194,6 +199,7 @@ def run_model(manager_type: type, index_of: Callable, *, runs: int, steps: int) 
         deadline=None,
         database=None,
         print_blob=False,
+        phases=[hypothesis.Phase.generate, *([hypothesis.Phase.shrink] if shrink else [])],
         suppress_health_check=list(hypothesis.HealthCheck),
     )
     stateful.run_state_machine_as_test(Model, settings=settings)

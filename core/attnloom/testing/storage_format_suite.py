@@ -22,7 +22,8 @@ class StorageFormatSuite(PluginSuite):
         storage_format: its name.
         page_sizes: those that every check is made with.
         num_examples: batches of each page size.
-        steps: operations of a run of the manager's model, which is run `num_examples` times.
+        steps: operations of a run of the manager's model, which is run twice `num_examples` times.
+        shrink: whether operations after which the books are wrong are shortened to the fewest, which takes a while.
     """
 
     kind = "storage_format"
@@ -30,6 +31,7 @@ class StorageFormatSuite(PluginSuite):
     page_sizes: ClassVar[tuple[int, ...]] = (1, 3, 16)
     num_examples: ClassVar[int] = 8
     steps: ClassVar[int] = 25
+    shrink: ClassVar[bool] = True
 
     def example(self, rng: np.random.Generator, qo_lens, kv_lens, page_size: int) -> tuple[dict[str, Any], list]:
         """`(needs, slots)` of a batch: what the builder is given, and for each request the slots of its keys."""
@@ -141,7 +143,10 @@ class StorageFormatSuite(PluginSuite):
             for kind in (np.int64, np.uint32, np.int16, tuple):
                 given = [kind(lens) if kind is tuple else np.array(lens, kind) for lens in (qo_lens, kv_lens)]
                 needs, _ = self.example(self._rng(5), qo_lens, kv_lens, page_size)
-                got = self.build(*given, page_size, **needs).to_dense().slot
+                try:
+                    got = self.build(*given, page_size, **needs).to_dense().slot
+                except Exception as error:
+                    raise AssertionError(f"lengths as {kind.__name__}: {type(error).__name__}: {error}") from error
                 assert np.array_equal(got, expected), f"lengths as {kind.__name__} give another index"
 
     def test_contradictions_are_refused(self):
@@ -186,7 +191,8 @@ class StorageFormatSuite(PluginSuite):
             raise SkipTest(f"storage format {self.name!r} names no manager")
         from attnloom.testing.manager_model import run_model
 
-        run_model(resolve(self.descriptor.manager), self.index_of, runs=self.num_examples * 2, steps=self.steps)
+        size = {"runs": self.num_examples * 2, "steps": self.steps, "shrink": self.shrink}
+        run_model(resolve(self.descriptor.manager), self.index_of, **size)
 
     # How it is done
 

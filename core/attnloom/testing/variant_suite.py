@@ -8,7 +8,7 @@ from unittest import SkipTest
 
 import numpy as np
 
-from attnloom.errors import AttnloomError, CompositionError
+from attnloom.errors import AttnloomError, CompileError, CompositionError
 from attnloom.testing import batches, device, oracle, ranges, recorder
 from attnloom.testing.functors import FunctorSpec, compare_with_reference, compile_functors, random_sites
 from attnloom.testing.indices import paged_index
@@ -154,7 +154,12 @@ class VariantSuite(PluginSuite):
         if not chains:
             raise SkipTest(f"no other variant that {self.name!r} may be combined with is installed")
         rng = np.random.default_rng(5)
-        for compiled in compile_functors(chains, params, flags=FAST):
+        others = sorted({member.alias for chain in chains for member in chain.members} - {self.name})
+        try:
+            together = compile_functors(chains, params, flags=FAST)
+        except CompileError as error:
+            raise AssertionError(f"{self.name!r} and {', '.join(others)} do not compile together: {error}") from error
+        for compiled in together:
             names = " then ".join(member.alias for member in compiled.composition.members)
             try:
                 sites = random_sites(rng, 600, compiled.composition.spec, lens=lens)
