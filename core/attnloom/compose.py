@@ -259,7 +259,7 @@ def _check_headers(members: list[Member]) -> None:
 
 def _check_includes(members: list[Member]) -> None:
     """A header includes its own package's headers, attnloom's and the system's, and no other's."""
-    folders = [(member.label, member.include_dir) for member in members if member.include_dir not in (None, INCLUDE_DIR)]
+    folders = [(m.label, m.include_dir) for m in members if m.include_dir not in (None, INCLUDE_DIR)]
     for member in members:
         if member.include_dir not in (None, INCLUDE_DIR):
             others = [pair for pair in folders if pair[1] != member.include_dir]

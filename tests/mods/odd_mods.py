@@ -1,4 +1,4 @@
-"""Forty mods that are written in every way that torch allows: what they compute matters less than that it is the same."""
+"""Mods written in every way that torch allows: what they compute matters less than that it is the same."""
 
 import functools
 import math
@@ -94,16 +94,17 @@ SCORES = {
     "true_division": lambda s, b, h, q, kv: s + q / 7 + kv / (h + 1),
     "float_floor": lambda s, b, h, q, kv: s // 0.7 + (q * 0.3) % -0.25,
     "rounding": lambda s, b, h, q, kv: torch.round(s) + torch.floor(s) + torch.ceil(s * 2) + torch.trunc(s * 3),
-    "functions": lambda s, b, h, q, kv: torch.tanh(s) + torch.exp(-torch.abs(s)) + torch.sigmoid(s) + torch.log1p(s * s),
-    "more_functions": lambda s, b, h, q, kv: torch.sin(s) + torch.cos(s) + torch.exp2(s / 4) + torch.erf(s) + torch.sqrt(s.abs()),
+    "functions": lambda s, b, h, q, kv: torch.tanh(s) + torch.exp(-s.abs()) + torch.sigmoid(s) + torch.log1p(s * s),
+    "more_functions": lambda s, b, h, q, kv: s.sin() + s.cos() + torch.exp2(s / 4) + s.erf() + s.abs().sqrt(),
     "activations": lambda s, b, h, q, kv: torch.nn.functional.gelu(s) + torch.relu(s) + torch.nn.functional.silu(s),
     "powers": lambda s, b, h, q, kv: s**2 + torch.pow(s.abs() + 1, -0.5) + 2.0 ** (-8.0 * (h + 1) / 4) + (q % 3) ** 3,
     "alpha": lambda s, b, h, q, kv: torch.add(s, kv, alpha=2) - torch.sub(q, kv, alpha=3),
     "reversed_operands": lambda s, b, h, q, kv: 3 - s + 10 // (kv + 1) + 7 % (q + 1) + 1.5 / (kv + 1),
-    "new_tensors": lambda s, b, h, q, kv: s + s.new_zeros(()) + torch.ones_like(s) + torch.tensor(2.5) + torch.full((), 3),
+    "new_tensors": lambda s, b, h, q, kv: s + s.new_zeros(()) + torch.ones_like(s) + torch.tensor(2.5),
+    "filled": lambda s, b, h, q, kv: s + torch.full((), 3) + torch.full_like(s, -0.5) + s.new_ones(()),
     "log_buckets": buckets,
     "default_argument": lambda s, b, h, q, kv, factor=3: s * factor,
-    "site_arguments": lambda s, b, h, q, kv, *, kv_len, qo_len, q_index, kv_head: s + kv_len / (qo_len + q_index) + kv_head,
+    "site_arguments": lambda s, b, h, q, kv, kv_len, *, qo_len, kv_head: s + kv_len / (qo_len + q) + kv_head,
     "minimum_maximum": lambda s, b, h, q, kv: torch.maximum(torch.minimum(s, SCALAR), q - kv + 0.5),
     "signs": lambda s, b, h, q, kv: s.sign() + torch.sign(q - kv) + torch.copysign(s, kv - q + 0.5) + (-s).neg(),
 }  # fmt: skip

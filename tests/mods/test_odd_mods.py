@@ -1,7 +1,7 @@
 import numpy as np
-from mods import odd_mods
 import pytest
 from attnloom import Variant
+from mods import odd_mods
 from mods.table import Table, eager, grid, pick
 
 

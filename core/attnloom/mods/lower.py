@@ -120,6 +120,7 @@ def lower(
 
 def _bind(lowered: Lowered, node, name: str, value: Scalar | View) -> None:
     if isinstance(value, Scalar) and value.text != name:
+        name = f"{name}_" if name in _TAKEN else name
         lowered.statements[node] = Statement(name, type_of(value.dtype), value.text, ())
         value = Scalar(name, value.dtype, nonnegative=value.nonnegative)
     lowered.values[node] = value

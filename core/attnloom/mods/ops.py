@@ -49,7 +49,7 @@ class Call:
         return self.lowered.values[self.node.args[at]]
 
     def text(self, at: int, dtype: torch.dtype | None = None) -> str:
-        """An argument as C++ of `dtype` (none: the result's; numbers beside half precision stay floats, as in torch)."""
+        """An argument as C++ of `dtype` (none: the result's, but beside half precision a number stays a float)."""
         if dtype is None and self.out in types.STORED and isinstance(self.node.args[at], (int, float)):
             return literal(self.node.args[at], torch.float32)
         return self.lowered.text(self.node.args[at], self.out if dtype is None else dtype)

@@ -28,7 +28,7 @@ _TO_PYTHON = {
     **dict.fromkeys(
         ("__int__", "__float__", "__index__", "__complex__"), ("makes a Python number of a tensor", ".to(dtype)")
     ),
-    "__iter__": ("loops over a tensor", "tensors indexed by integers"),
+    "unbind": ("loops over a tensor or unpacks it", "tensors indexed by integers"),
     "__setitem__": ("writes into a tensor", "operations that return new values"),
 }
 _ADVICE = {
