@@ -34,20 +34,16 @@ FUNCTORS = (
 """Every functor a variant may define, in the order in which a kernel meets them."""
 
 _CPP_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(::[A-Za-z_][A-Za-z0-9_]*)*\Z")
-_CPP_RESERVED = frozenset(
-    re.findall(
-        r"\w+",
-        """
-        alignas alignof and asm auto bool break case catch char char8_t char16_t char32_t class concept const
-        consteval constexpr constinit const_cast continue co_await co_return co_yield decltype default delete do
-        double dynamic_cast else enum errno explicit export extern false float for friend goto if inline int long
-        mutable namespace new noexcept not nullptr operator or private protected public register reinterpret_cast
-        requires return short signed sizeof static static_assert static_cast stderr stdin stdout struct switch
-        template this thread_local throw true try typedef typeid typename union unsigned using virtual void volatile
-        wchar_t while xor
-        """,
-    )
-)
+_CPP_WORDS = """
+    alignas alignof and and_eq asm auto bitand bitor bool break case catch char char8_t char16_t char32_t class compl
+    concept const consteval constexpr constinit const_cast continue co_await co_return co_yield decltype default delete
+    do double dynamic_cast else enum errno explicit export extern false float for friend goto if inline int long mutable
+    namespace new noexcept not not_eq nullptr operator or or_eq private protected public register reinterpret_cast
+    requires return short signed sizeof static static_assert static_cast stderr stdin stdout struct switch template this
+    thread_local throw true try typedef typeid typename union unsigned using virtual void volatile wchar_t while xor
+    xor_eq
+"""
+_CPP_RESERVED = frozenset(_CPP_WORDS.split())
 _MODULE_ATTR = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*\Z")
 _HEADER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./-]*\.(h|hpp|cuh)\Z")
 TENSOR_DTYPES = (

@@ -198,6 +198,23 @@ def test_version(capsys):
     assert capsys.readouterr().out == f"attnloom {package.__version__}\n"
 
 
+# opentelemetry #3054, airflow #29625: what listing costs is what it imports; nothing here grows with the plugins
+def test_listing_thirty_plugins_imports_a_handful_of_modules(site):
+    for number in range(30):
+        site.add(f"p{number}", "raise SystemExit('imported')")
+    code = (
+        "import sys\nbefore = set(sys.modules)\nfrom attnloom.cli import main\nmain(['plugins', 'list'])\n"
+        "own = {m for m in set(sys.modules) - before if m.startswith('attnloom')}\n"
+        "print('OWN', len(own), 'ALL', len(set(sys.modules) - before))\n"
+        "print('CODE', sorted(own & {'attnloom.' + m for m in ('variant', 'index', 'tile', 'builtin', 'hookspecs')}))"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(site.path), "ATTNLOOM_CONFIG": ""}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=120)
+    own, everything = map(int, done.stdout.partition("OWN")[2].split("\n")[0].replace("ALL", "").split())
+    assert done.stdout.count("fake-p") == 30 and "CODE []" in done.stdout
+    assert own <= 20 and everything <= 220, (own, everything)
+
+
 # llm #732, #949: no plugin of this project may make listing or look-up slow
 def test_the_installed_plugins_are_light():
     code = (

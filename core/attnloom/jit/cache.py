@@ -24,6 +24,7 @@ from pathlib import Path
 from attrs import frozen
 
 from attnloom.errors import ConfigError
+from attnloom.folders import user_folder
 
 MANIFEST = "manifest.json"
 LOG = "log.txt"
@@ -70,9 +71,7 @@ def root() -> Path:
     """The folder of the compiled libraries. Nothing is created."""
     if chosen := os.environ.get("ATTNLOOM_CACHE_DIR"):
         return Path(os.path.abspath(os.path.expanduser(chosen)), "jit")
-    import platformdirs
-
-    return Path(platformdirs.user_cache_dir("attnloom", appauthor=False), "jit")
+    return user_folder("cache") / "jit"
 
 
 def check_owner(folder: Path) -> None:

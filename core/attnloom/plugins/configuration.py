@@ -24,6 +24,7 @@ from typing import Any
 from attrs import Converter, asdict, evolve, field, frozen
 
 from attnloom.errors import ConfigError
+from attnloom.folders import user_folder
 from attnloom.plugins import schema
 from attnloom.plugins.naming import plugin_key
 
@@ -159,9 +160,7 @@ def find_file(environ: Mapping[str, str], start: Path | None = None) -> Path | N
             return path
         if (path := folder / "pyproject.toml").is_file() and has_table(path):
             return path
-    import platformdirs
-
-    path = platformdirs.user_config_path("attnloom", appauthor=False) / "attnloom.toml"
+    path = user_folder("config") / "attnloom.toml"
     return path if path.is_file() else None
 
 
