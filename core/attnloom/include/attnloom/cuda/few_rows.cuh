@@ -17,7 +17,7 @@ struct FewRows {
   float* md;     // [warps][t_q][2]
   int* noted;    // [warps][stages][16] listed positions
 
-  ATTNLOOM_DEVICE int warp() const { return threadIdx.x / 32; }
+  ATTNLOOM_DEVICE int warp() const { return warp_id(); }
   ATTNLOOM_DEVICE char* stage(int of_warp, int i) const {
     return memory + Tile::q_bytes + (of_warp * kStages + i) * Tile::stage_bytes;
   }
@@ -38,6 +38,11 @@ struct FewRows {
     const Item& item = unit.item;
     const Positions positions(unit.index, item);
     const bool by_position = unit.by_position(positions);
+    const Source<S> source{unit.args, unit.index, item, unit.head};
+    // The place of the first slice, if the ranges leave it: its page id comes in while the rows are described.
+    int ahead = item.kv_begin / kSlice + warp();
+    Place place;
+    place.find(source, ahead * kSlice + lane_id() % kSlice, ahead * kSlice + lane_id() % kSlice < item.kv_end);
     unit.rows.describe(unit.index, unit.params, item, unit.first, unit.count, Tile::t_q, unit.head, unit.group, by_position);
     __syncthreads();
     unit.copy_queries(shared_address(memory), Tile::t_q);
@@ -45,61 +50,58 @@ struct FewRows {
 
     Seen<slots> seen;
     seen.look(unit.rows, 0, unit.count, item, by_position);
-    const Source<S> source{unit.args, unit.index, item, unit.head};
-    const auto find = [&](int slice) {
-      Place place;
-      const int key = slice * kSlice + lane_id() % kSlice;
-      place.find(source, key, slice != Seen<slots>::kNone && seen.sees(key));
-      return place;
+    const auto find = [&] {
+      const int key = ahead * kSlice + lane_id() % kSlice;
+      place.find(source, key, ahead != Seen<slots>::kNone && seen.sees(key));
     };
-    uint32_t exists[kStages];
-    int slices[kStages];
-    int ahead = next_slice(seen, 0);
-    Place place = find(ahead);
-    const auto ask = [&](int i) {
-      slices[i] = ahead;
-      exists[i] = __ballot_sync(~0u, place.exists);
-      if (ahead != Seen<slots>::kNone) {
-        positions.note(ahead * kSlice, noted_at(i));
-        copy_keys(source, place, shared_address(stage(warp(), i)));
-        copy_values(source, place, shared_address(stage(warp(), i)) + values_at());
-        ahead = next_slice(seen, ahead + 1);
-        place = find(ahead);
-      }
-      close_group();
-    };
-#pragma unroll
-    for (int i = 0; i < kStages - 1; i++) ask(i);
-
-    wait_groups<kStages - 1>();
-    __syncthreads();
-    if constexpr (V::has_query_transform) {
-      unit.transform_queries(memory, Tile::t_q);
-      __syncthreads();
+    int slice = next_slice(seen, item.kv_begin / kSlice);
+    if (slice != ahead || !seen.sees_all(slice * kSlice, slice * kSlice + kSlice)) {
+      ahead = slice;
+      find();
     }
+
     Queries<S, M, Tile::q_in_registers> q;
-    q.take(shared_address(memory), 0);
     const Units<V> units = unit.units();
-    const Pairs<V> pairs{unit.params, item, positions, unit.mask(), unit.head, by_position};
+    const Pairs<V> pairs{unit.params, item, positions, unit.masked(), unit.head, by_position};
     const KeySite<V> key_site = unit.key_site();
     State16<S, V, M> state;
     state.clear();
-
-    for (bool more = true; more;) {
-#pragma unroll
-      for (int i = 0; i < kStages; i++) {
-        if constexpr (kStages == 1) ask(0);
-        if (slices[i] == Seen<slots>::kNone) {
-          more = false;
-          break;
+    int to = 0, at = 0;  // stages: the next to fill, the next to use
+#pragma unroll 1
+    for (int n = 1 - kStages;; n++) {
+      if (n == 0) {
+        wait_groups<kStages - 1>();
+        __syncthreads();
+        if constexpr (V::has_query_transform) {
+          unit.transform_queries(memory, Tile::t_q);
+          __syncthreads();
         }
-        if constexpr (kStages > 1) wait_groups<kStages - 2>();
-        else wait_groups<0>();
-        __syncwarp();
-        if constexpr (kStages > 1) ask((i + kStages - 1) % kStages);
-        attend(q, state, units, pairs, key_site, seen, slices[i], stage(warp(), i), noted_at(i), exists[i]);
+        q.take(shared_address(memory), 0);
+      }
+      if (n >= 0) {
+        if (slice == Seen<slots>::kNone) break;
+        wait_groups<kStages == 1 ? 0 : kStages - 2>();
         __syncwarp();
       }
+      if (ahead != Seen<slots>::kNone) {
+        char* stage = this->stage(warp(), to);
+        positions.note(ahead * kSlice, noted_at(to));
+        copy_keys(source, place, shared_address(stage));
+        copy_values(source, place, shared_address(stage) + values_at());
+        ahead = next_slice(seen, ahead + 1);
+        find();
+      }
+      close_group();
+      to = to + 1 == kStages ? 0 : to + 1;
+      if (n < 0) continue;
+      if constexpr (kStages == 1) {
+        wait_groups<0>();
+        __syncwarp();
+      }
+      attend(q, state, units, pairs, key_site, seen, slice, stage(warp(), at), noted_at(at));
+      if constexpr (kStages == 1) __syncwarp();
+      slice = next_slice(seen, slice + 1);
+      at = at + 1 == kStages ? 0 : at + 1;
     }
     wait_groups<0>();
     __syncwarp();
@@ -108,17 +110,17 @@ struct FewRows {
 
   template <class Q>
   ATTNLOOM_DEVICE void attend(const Q& q, State16<S, V, M>& state, const Units<V>& units, const Pairs<V>& pairs,
-                              const KeySite<V>& key_site, const Seen<slots>& seen, int slice, char* at, const int* noted,
-                              uint32_t exists) {
+                              const KeySite<V>& key_site, const Seen<slots>& seen, int slice, char* at, const int* noted) {
     const int first = slice * kSlice;
     const uint32_t k = shared_address(at), v = k + values_at();
     prepare_keys<S, V>(at, unit.params, key_site, pairs.positions, first, noted);
     float s[M][kSlice / 8][4];
     multiply_keys<S>(s, q, k);
-    score<S, V>(s, pairs, unit.rows, units, 0, first, noted, !pairs.mask && seen.sees_all(first, first + kSlice));
-    weigh<S, V>(s, state, units.step);
-    prepare_values<S, V>(at + values_at(), unit.params, key_site, pairs.positions, first, noted, exists);
-    multiply_values<S>(state.o, s, v);
+    score<S, V>(s, pairs, unit.rows, units, 0, first, noted, !pairs.masked && seen.sees_all(first, first + kSlice));
+    Weights<M, kSlice / 8> p;
+    weigh<S, V>(s, p, state, units.step);
+    prepare_values<S, V>(at + values_at(), unit.params, key_site, pairs.positions, first, noted, seen);
+    multiply_values<S>(state.o, p, v);
   }
 
   // Where column `column` of O~ of row `r` lies in a warp's stages.

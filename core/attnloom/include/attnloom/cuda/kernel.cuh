@@ -17,10 +17,17 @@ struct Shared {
   IndexView index;
   Item item;
   R rows;
+  int head, first, count, group;  // of the unit at hand: kv head, packed rows; query heads a kv head
+  const Item* next;               // the item after the one at hand, of `left`
+  int left;
   Seen<R::slots> seen[S::warps][2];
+  Place places[S::threads * ((S::max_t_kv / kSlice + S::warps - 1) / S::warps)];
   float md[S::warps * 32 * 2];
   int noted[S::larger(S::warps * S::stages * kSlice, 2 * S::max_t_kv)];
 };
+
+// Where the scheduler puts the first items: known before the header has come in.
+constexpr int kFirstItems = (sizeof(PlanHeader) + 63) / 64 * 64;
 
 template <class S>
 constexpr int tile_bytes() {
@@ -31,17 +38,27 @@ constexpr int tile_bytes() {
 template <class S, class V, int C>
 ATTNLOOM_DEVICE void run_item(const RunArgs& args, const typename V::Params& params, Shared<S, V>& shared, char* memory) {
   using R = typename Shared<S, V>::R;
-  const Item& item = shared.item;
-  const int group = args.num_qo_heads / args.num_kv_heads;
-  const int total = item.q_tokens * group;
-  for (int h = 0; h < item.heads; h++)
-    for (int first = 0; first < total; first += Class<S, C>::t_q) {
-      __syncthreads();
-      const Unit<S, V, R> unit{args, params, shared.index, item, shared.rows, item.head0 + h,
-                               first, min(Class<S, C>::t_q, total - first), group};
-      if constexpr (Class<S, C>::split_keys) FewRows<S, V, C, R>{unit, memory, shared.md, shared.noted}.run();
-      else ManyRows<S, V, C, R>{unit, memory, shared.noted, shared.seen[0]}.run();
+  const Unit<S, V, R> unit{args, params, shared.index, shared.item, shared.rows, shared.head, shared.first, shared.count, shared.group};
+  if (threadIdx.x == 0) {
+    shared.head = shared.item.head0;
+    shared.first = 0;
+    shared.count = min(Class<S, C>::t_q, shared.item.q_tokens * shared.group);
+  }
+  for (;;) {
+    __syncthreads();
+    if constexpr (Class<S, C>::split_keys) FewRows<S, V, C, R>{unit, memory, shared.md, shared.noted}.run();
+    else ManyRows<S, V, C, R>{unit, memory, shared.noted, shared.places, shared.seen[0]}.run();
+    __syncthreads();
+    const int total = shared.item.q_tokens * shared.group, rows_done = shared.first + Class<S, C>::t_q;
+    const bool next_head = rows_done >= total;
+    if (next_head && shared.head + 1 == shared.item.head0 + shared.item.heads) return;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+      shared.head += next_head;
+      shared.first = next_head ? 0 : rows_done;
+      shared.count = min(Class<S, C>::t_q, total - shared.first);
     }
+  }
 }
 
 template <class S, class V>
@@ -58,20 +75,28 @@ __global__ __launch_bounds__(S::threads, S::blocks) void attention_kernel(const 
 #endif
   const int worker = blockIdx.x;
   if (worker >= plan.num_workers) return;
-  const Item* next = reinterpret_cast<const Item*>(base + plan.first_items) + worker;
-  const int32_t* queue = reinterpret_cast<const int32_t*>(base + plan.next_indptr) + worker;
-  const Item* rest = reinterpret_cast<const Item*>(base + plan.items);
-  for (int i = queue[0], end = queue[1];; i++) {
-    __syncthreads();
+  const Item* item = reinterpret_cast<const Item*>(base + kFirstItems) + worker;
+  if (threadIdx.x == 32) {
+    const int32_t* queue = reinterpret_cast<const int32_t*>(base + plan.next_indptr) + worker;
+    shared.group = args.num_qo_heads / args.num_kv_heads;
+    shared.next = reinterpret_cast<const Item*>(base + plan.items) + queue[0];
+    shared.left = queue[1] - queue[0];
+  }
+  for (;;) {
     if (threadIdx.x < sizeof(Item) / 4)
-      reinterpret_cast<uint32_t*>(&shared.item)[threadIdx.x] = reinterpret_cast<const uint32_t*>(next)[threadIdx.x];
+      reinterpret_cast<uint32_t*>(&shared.item)[threadIdx.x] = reinterpret_cast<const uint32_t*>(item)[threadIdx.x];
     __syncthreads();
     if (shared.item.q_tokens > 0) {
       if (S::one_class || shared.item.tile_class == 0) run_item<S, V, 0>(args, params, shared, memory);
       else run_item<S, V, 1>(args, params, shared, memory);
     }
-    if (i >= end) return;
-    next = rest + i;
+    if (shared.left == 0) return;
+    item = shared.next;
+    __syncthreads();
+    if (threadIdx.x == 32) {
+      shared.next++;
+      shared.left--;
+    }
   }
 }
 

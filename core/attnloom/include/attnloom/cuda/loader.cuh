@@ -12,16 +12,16 @@ struct Source {
   const RunArgs& args;
   const IndexView& index;
   const Item& item;
-  int head;
+  const int& head;
 
   // The page that holds slot `at` of the item's block row.
   ATTNLOOM_DEVICE int64_t page(uint32_t entry) const {
     const LevelView& level = index.levels[item.level];
-    const int64_t at = here(head) * level.indices_head_stride + item.page_begin + entry;
+    const int64_t at = head * level.indices_head_stride + item.page_begin + entry;
     return level.indices_are_64 ? static_cast<const int64_t*>(level.indices)[at] : static_cast<const int32_t*>(level.indices)[at];
   }
-  ATTNLOOM_DEVICE const char* keys() const { return static_cast<const char*>(args.k.data) + here(head) * args.k.stride_head * S::key_bytes; }
-  ATTNLOOM_DEVICE const char* values() const { return static_cast<const char*>(args.v.data) + here(head) * args.v.stride_head * S::key_bytes; }
+  ATTNLOOM_DEVICE const char* keys() const { return static_cast<const char*>(args.k.data) + head * args.k.stride_head * S::key_bytes; }
+  ATTNLOOM_DEVICE const char* values() const { return static_cast<const char*>(args.v.data) + head * args.v.stride_head * S::key_bytes; }
 };
 
 // One lane's key of a slice: lane l has key l % 16.

@@ -16,20 +16,30 @@ struct ManyRows {
   const Unit<S, V, R>& unit;
   char* memory;  // queries, two tiles of K, two tiles of V
   int* noted;    // [2][t_kv] listed positions
+  Place* kept;           // [slices of a warp][threads]
   Seen<slots>* seen_by;  // [warps][2]: what the unit sees, and what the warp's rows do
 
-  ATTNLOOM_DEVICE int warp() const { return threadIdx.x / 32; }
+  ATTNLOOM_DEVICE int warp() const { return warp_id(); }
   ATTNLOOM_DEVICE char* k_tile(int i) const { return memory + Tile::q_bytes + i * k_bytes; }
   ATTNLOOM_DEVICE char* v_tile(int i) const { return memory + Tile::q_bytes + 2 * k_bytes + i * v_bytes; }
 
-  // The keys that this warp copies of a tile.
+  // The keys that this warp copies of a tile. They wait in shared memory while registers are short.
   struct Places {
     Place at[kSlices];
+
+    ATTNLOOM_DEVICE void put_down(Place* kept) const {
+#pragma unroll
+      for (int n = 0; n < kSlices; n++) kept[n * S::threads + here(static_cast<int>(threadIdx.x))] = at[n];
+    }
+    ATTNLOOM_DEVICE void take_up(const Place* kept) {
+#pragma unroll
+      for (int n = 0; n < kSlices; n++) at[n] = kept[n * S::threads + here(static_cast<int>(threadIdx.x))];
+    }
 
     ATTNLOOM_DEVICE void find(const Source<S>& source, const Seen<slots>& seen, int tile) {
 #pragma unroll
       for (int n = 0; n < kSlices; n++) {
-        const int slice = threadIdx.x / 32 + n * S::warps;
+        const int slice = warp_id() + n * S::warps;
         const int key = tile * kKeys + slice * kSlice + lane_id() % kSlice;
         at[n].find(source, key, tile != Seen<slots>::kNone && slice < kKeys / kSlice && seen.sees(key));
       }
@@ -61,27 +71,29 @@ struct ManyRows {
     __syncwarp();
     const Source<S> source{unit.args, unit.index, item, unit.head};
 
-    int tile = seen.template next_tile<kKeys>(0);
-    Places places;
+    int tile = seen.template next_tile<kKeys>(0), next = Seen<slots>::kNone;
+    Places places;  // of `tile`, then of `next`
     places.find(source, seen, tile);
     const auto ask_keys = [&](int i, int of_tile) {
-      each_slice([&](int n, int row) {
-        positions.note(of_tile * kKeys + row, noted + i * kKeys + row);
-        copy_keys(source, places.at[n], shared_address(k_tile(i)) + row * S::KTile::row_bytes);
-      });
+      if (of_tile != Seen<slots>::kNone)
+        each_slice([&](int n, int row) {
+          positions.note(of_tile * kKeys + row, noted + i * kKeys + row);
+          copy_keys(source, places.at[n], shared_address(k_tile(i)) + row * S::KTile::row_bytes);
+        });
       close_group();
     };
-    const auto ask_values = [&](int i) {
-      each_slice([&](int n, int row) { copy_values(source, places.at[n], shared_address(v_tile(i)) + row * S::VTile::row_bytes); });
+    // The last of a tile's copies; the places move on.
+    const auto ask_values = [&](int i, int of_tile) {
+      if (of_tile != Seen<slots>::kNone) {
+        each_slice([&](int n, int row) { copy_values(source, places.at[n], shared_address(v_tile(i)) + row * S::VTile::row_bytes); });
+        next = seen.template next_tile<kKeys>(of_tile + 1);
+        places.find(source, seen, next);
+      }
       close_group();
     };
-    if (tile != Seen<slots>::kNone) {
-      ask_keys(0, tile);
-      ask_values(0);
-    } else {
-      close_group();
-      close_group();
-    }
+    ask_keys(0, tile);
+    ask_values(0, tile);
+    places.put_down(kept);
 
     wait_groups<1>();
     __syncthreads();
@@ -92,18 +104,12 @@ struct ManyRows {
     Queries<S, M, Tile::q_in_registers> q;
     q.take(shared_address(memory), first_row);
     const Units<V> units = unit.units();
-    const Pairs<V> pairs{unit.params, item, positions, unit.mask(), unit.head, by_position};
+    const Pairs<V> pairs{unit.params, item, positions, unit.masked(), unit.head, by_position};
     const KeySite<V> key_site = unit.key_site();
     State16<S, V, M> state;
     state.clear();
 
     for (int turn = 0; tile != Seen<slots>::kNone; turn ^= 1) {
-      const int next = seen.template next_tile<kKeys>(tile + 1);
-      uint32_t exists[kSlices];
-#pragma unroll
-      for (int n = 0; n < kSlices; n++) exists[n] = __ballot_sync(~0u, places.at[n].exists);
-      places.find(source, seen, next);
-
       wait_groups<1>();
       if constexpr (V::has_key_transform || S::narrow) {
         __syncwarp();
@@ -113,38 +119,41 @@ struct ManyRows {
         });
       }
       __syncthreads();
-      if (next != Seen<slots>::kNone) ask_keys(turn ^ 1, next);
-      else close_group();
+      places.take_up(kept);
+      ask_keys(turn ^ 1, next);
+      const int now = tile;
+      tile = next;
 
       bool values_ready = false;
 #pragma unroll
       for (int part = 0; part < kKeys / kStep; part++) {
-        const int first = tile * kKeys + part * kStep;
+        const int first = now * kKeys + part * kStep;
         const bool busy = my_rows > 0 && mine.sees_some(first, first + kStep);
-        float s[M][kStep / 8][4];
+        Weights<M, kStep / 8> p;
         if (busy) {
+          float s[M][kStep / 8][4];
           multiply_keys<S>(s, q, shared_address(k_tile(turn)) + part * kStep * S::KTile::row_bytes);
           score<S, V>(s, pairs, unit.rows, units, first_row, first, noted + turn * kKeys + part * kStep,
-                      !pairs.mask && mine.sees_all(first, first + kStep));
-          weigh<S, V>(s, state, units.step);
+                      !pairs.masked && mine.sees_all(first, first + kStep));
+          weigh<S, V>(s, p, state, units.step);
         }
         if (!values_ready) {
           values_ready = true;
           wait_groups<1>();
           if constexpr (V::has_value_transform || S::narrow) {
             __syncwarp();
-            each_slice([&](int n, int row) {
+            each_slice([&](int, int row) {
               prepare_values<S, V>(v_tile(turn) + row * S::VTile::row_bytes, unit.params, key_site, positions,
-                                   tile * kKeys + row, noted + turn * kKeys + row, exists[n]);
+                                   now * kKeys + row, noted + turn * kKeys + row, seen);
             });
           }
           __syncthreads();
-          if (next != Seen<slots>::kNone) ask_values(turn ^ 1);
-          else close_group();
+          places.take_up(kept);
+          ask_values(turn ^ 1, tile);
         }
-        if (busy) multiply_values<S>(state.o, s, shared_address(v_tile(turn)) + part * kStep * S::VTile::row_bytes);
+        if (busy) multiply_values<S>(state.o, p, shared_address(v_tile(turn)) + part * kStep * S::VTile::row_bytes);
+        if (part == 0) places.put_down(kept);
       }
-      tile = next;
     }
     wait_groups<0>();
     if (my_rows > 0) unit.write_fragments(state, first_row, units.unit);

@@ -6,16 +6,26 @@ namespace attnloom::cuda {
 
 constexpr int kMergeWarps = 4;
 
+// One entry of a plan's merge list.
+struct Merge {
+  const int32_t* parts;
+  int begin, end, token, head;
+
+  ATTNLOOM_DEVICE Merge(const PlanHeader& plan, int i) {
+    const char* base = reinterpret_cast<const char*>(&plan);
+    const auto list = [base](int64_t offset) { return reinterpret_cast<const int32_t*>(base + offset); };
+    parts = list(plan.merge_part);
+    begin = list(plan.merge_indptr)[i], end = list(plan.merge_indptr)[i + 1];
+    token = list(plan.merge_token)[i], head = list(plan.merge_head)[i];
+  }
+};
+
 template <class S, class V>
-ATTNLOOM_DEVICE void merge_row(const RunArgs& args, const typename V::Params& params, const IndexView& index,
-                               const PlanHeader& plan, int i, float* scratch, float* scratch_d) {
+ATTNLOOM_DEVICE void merge_row(const RunArgs& args, const typename V::Params& params, const Merge& merge, const Site& site,
+                               float* scratch, float* scratch_d) {
   using Map = SpreadMap<S::head_dim_v, 32>;
-  const char* base = reinterpret_cast<const char*>(&plan);
-  const auto list = [base](int64_t offset) { return reinterpret_cast<const int32_t*>(base + offset); };
-  const int32_t* parts = list(plan.merge_part);
-  const int begin = list(plan.merge_indptr)[i], end = list(plan.merge_indptr)[i + 1];
-  const int token = list(plan.merge_token)[i], head = list(plan.merge_head)[i];
-  const int warp = threadIdx.x / 32;
+  const int32_t* parts = merge.parts;
+  const int begin = merge.begin, end = merge.end, warp = warp_id();
 
   State state;
   for (int p = begin + lane_id(); p < end; p += 32) state.m = max(state.m, args.partial_md[2 * int64_t{parts[p]}]);
@@ -60,8 +70,14 @@ ATTNLOOM_DEVICE void merge_row(const RunArgs& args, const typename V::Params& pa
       row.x.at[n][1] += x.y;
     }
   }
-  const Site site = query_site(index, token, head, args.num_qo_heads / args.num_kv_heads);
-  write_row<S, V, 32>(args, params, state, row, token, site, true);
+  write_row<S, V, 32>(args, params, state, row, merge.token, site, true);
+}
+
+// Waits for the kernel before this one, where this one may begin earlier.
+ATTNLOOM_DEVICE void wait_for_partials() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
 }
 
 template <class S, class V>
@@ -69,12 +85,18 @@ __global__ __launch_bounds__(32 * kMergeWarps) void merge_kernel(const __grid_co
                                                                  const __grid_constant__ typename V::Params params) {
   __shared__ float scratch[(kMergeWarps - 1) * S::head_dim_v];
   __shared__ float scratch_d[kMergeWarps - 1];
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
+  // What the plan says is known before the partial states are: only those are waited for.
   const auto& plan = *static_cast<const PlanHeader*>(args.plan);
-  for (int i = blockIdx.x; i < plan.num_merge; i += gridDim.x)
-    merge_row<S, V>(args, params, *args.device_index, plan, i, scratch, scratch_d);
+  const int group = args.num_qo_heads / args.num_kv_heads;
+  bool waited = false;
+  for (int i = blockIdx.x; i < plan.num_merge; i += gridDim.x) {
+    const Merge merge(plan, i);
+    const Site site = query_site(*args.device_index, merge.token, merge.head, group);
+    if (!waited) wait_for_partials();
+    waited = true;
+    merge_row<S, V>(args, params, merge, site, scratch, scratch_d);
+  }
+  if (!waited) wait_for_partials();
 }
 
 }  // namespace attnloom::cuda

@@ -15,7 +15,8 @@ ATTNLOOM_DEVICE T here(T x) {
   return x;
 }
 
-ATTNLOOM_DEVICE int lane_id() { return static_cast<int>(threadIdx.x) & 31; }
+ATTNLOOM_DEVICE int lane_id() { return here(static_cast<int>(threadIdx.x)) & 31; }
+ATTNLOOM_DEVICE int warp_id() { return here(static_cast<int>(threadIdx.x)) >> 5; }
 
 // Two floats as a pair of 16-bit numbers, the first in the low half.
 template <DType T>

@@ -63,25 +63,20 @@ ATTNLOOM_DEVICE void multiply_keys(float (&s)[M][N][4], const Queries<S, M, InRe
   }
 }
 
-// o += P V for 8 N keys whose rows begin at `v`; P in the fragments of the scores.
+// o += P V for 16 N keys whose rows begin at `v`.
 template <class S, int M, int N>
-ATTNLOOM_DEVICE void multiply_values(float (&o)[M][S::o_tiles][4], const float (&p)[M][N][4], uint32_t v) {
+ATTNLOOM_DEVICE void multiply_values(float (&o)[M][S::o_tiles][4], const uint32_t (&p)[M][N][4], uint32_t v) {
   const uint32_t at = here(v + S::VTile::at(lane_id() % 16, lane_id() / 16));
 #pragma unroll
-  for (int step = 0; step < N / 2; step++) {
-    uint32_t a[M][4];
-#pragma unroll
-    for (int i = 0; i < M; i++)
-#pragma unroll
-      for (int e = 0; e < 4; e++) a[i][e] = pack<S::T>(p[i][2 * step + e / 2][e % 2 * 2], p[i][2 * step + e / 2][e % 2 * 2 + 1]);
+  for (int step = 0; step < N; step++) {
 #pragma unroll
     for (int t = 0; t < S::o_tiles; t += 2) {
       uint32_t b[4];
       load_matrices_transposed(b, S::VTile::onward(at + 16 * step * S::VTile::row_bytes, t));
 #pragma unroll
       for (int i = 0; i < M; i++) {
-        multiply_add<S::T>(o[i][t], a[i], b[0], b[1]);
-        multiply_add<S::T>(o[i][t + 1], a[i], b[2], b[3]);
+        multiply_add<S::T>(o[i][t], p[i][step], b[0], b[1]);
+        multiply_add<S::T>(o[i][t + 1], p[i][step], b[2], b[3]);
       }
     }
   }

@@ -55,9 +55,15 @@ struct Pairs {
   const typename V::Params& params;
   const Item& item;
   const Positions& positions;
-  const uint32_t* mask;  // the block row's packed mask, or null
+  bool masked;  // by bits
   int kv_head;
   bool by_position;
+
+  // The block row's packed mask, where there is one.
+  ATTNLOOM_DEVICE const uint32_t* mask() const {
+    const LevelView& level = positions.index.levels[item.level];
+    return level.mask_bits + level.mask_begin[item.level_row];
+  }
 };
 
 // Bits [begin, end) of a word.
@@ -83,11 +89,12 @@ ATTNLOOM_DEVICE uint32_t seen_keys(const Pairs<V>& pairs, const R& rows, int r, 
 #pragma unroll
     for (int n = 0; n < R::slots; n++) bits |= bits_between(rows.lo[n][r] - first_key, rows.hi[n][r] - first_key);
   }
-  if (pairs.mask) {
+  if (pairs.masked) {
+    const uint32_t* mask = pairs.mask();
     const int64_t row = static_cast<int64_t>(rows.place[r]) * pairs.item.row_kv_len;
     const int64_t bit = row + first_key, last = (row + pairs.item.kv_end - 1) >> 5;
     const int64_t word = bit >> 5;
-    const uint32_t low = word <= last ? pairs.mask[word] : 0u, high = word < last ? pairs.mask[word + 1] : 0u;
+    const uint32_t low = word <= last ? mask[word] : 0u, high = word < last ? mask[word + 1] : 0u;
     bits &= __funnelshift_r(low, high, static_cast<uint32_t>(bit) & 31u);
   }
   return bits;
@@ -144,35 +151,45 @@ ATTNLOOM_DEVICE void score(float (&s)[M][N][4], const Pairs<V>& pairs, const R& 
       }
 }
 
+// Weights as the left operand of their product with V.
+template <int M, int N>
+using Weights = uint32_t[M][N / 2][4];
+
 // One step of the online softmax: scores become weights, O~ moves to the new maximum.
 template <class S, class V, int M, int N>
-ATTNLOOM_DEVICE void weigh(float (&s)[M][N][4], State16<S, V, M>& state, float step) {
-  if constexpr (!V::use_softmax) return;
+ATTNLOOM_DEVICE void weigh(float (&s)[M][N][4], Weights<M, N>& p, State16<S, V, M>& state, float step) {
   float alpha[M][2];
   bool moved = false;
 #pragma unroll
   for (int i = 0; i < M; i++)
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-      float top = state.m[i][h];
+      float from = 0.0f, sum = 0.0f;
+      if constexpr (V::use_softmax) {
+        float top = state.m[i][h];
 #pragma unroll
-      for (int t = 0; t < N; t++) top = fmaxf(top, fmaxf(s[i][t][2 * h], s[i][t][2 * h + 1]));
-      top = quad_max(top);
-      const float from = pivot(top) * step;
-      alpha[i][h] = fast_exp2(fmaf(state.m[i][h], step, -from));
-      moved |= top != state.m[i][h];
-      state.m[i][h] = top;
-      float sum = state.d[i][h] * alpha[i][h];
+        for (int t = 0; t < N; t++) top = fmaxf(top, fmaxf(s[i][t][2 * h], s[i][t][2 * h + 1]));
+        top = quad_max(top);
+        from = pivot(top) * step;
+        alpha[i][h] = fast_exp2(fmaf(state.m[i][h], step, -from));
+        moved |= top != state.m[i][h];
+        state.m[i][h] = top;
+        sum = state.d[i][h] * alpha[i][h];
+      }
 #pragma unroll
-      for (int t = 0; t < N; t++)
-#pragma unroll
-        for (int e = 2 * h; e < 2 * h + 2; e++) {
-          s[i][t][e] = fast_exp2(fmaf(s[i][t][e], step, -from));
-          sum += s[i][t][e];
+      for (int t = 0; t < N; t++) {
+        float a = s[i][t][2 * h], b = s[i][t][2 * h + 1];
+        if constexpr (V::use_softmax) {
+          a = fast_exp2(fmaf(a, step, -from));
+          b = fast_exp2(fmaf(b, step, -from));
+          sum += a;
+          sum += b;
         }
+        p[i][t / 2][t % 2 * 2 + h] = pack<S::T>(a, b);
+      }
       state.d[i][h] = sum;
     }
-  if (!__any_sync(~0u, moved)) return;
+  if (!V::use_softmax || !__any_sync(~0u, moved)) return;
 #pragma unroll
   for (int i = 0; i < M; i++)
 #pragma unroll

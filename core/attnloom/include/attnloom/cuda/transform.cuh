@@ -68,14 +68,14 @@ ATTNLOOM_DEVICE void prepare_keys(char* memory, const typename V::Params& params
     });
   else if constexpr (S::narrow) transform_rows<S::T, S::kv, S::head_dim>(memory, Identity{});
 }
-template <class S, class V>
+template <class S, class V, class Seen>
 ATTNLOOM_DEVICE void prepare_values(char* memory, const typename V::Params& params, const KeySite<V>& site,
-                                    const Positions& positions, int first, const int* noted, uint32_t exists) {
+                                    const Positions& positions, int first, const int* noted, const Seen& seen) {
   if constexpr (V::has_value_transform)
     transform_rows<S::T, S::kv, S::head_dim_v>(memory, [&](int row, auto& view) {
       view.each([&](int, float& x) { x *= site.v_scale; });
       V::value_transform(params, view, site.at(positions, first + row, noted + row));
-      if (!(exists >> row & 1)) view.each([](int, float& x) { x = 0.0f; });
+      if (!seen.sees(first + row)) view.each([](int, float& x) { x = 0.0f; });
     });
   else if constexpr (S::narrow) transform_rows<S::T, S::kv, S::head_dim_v>(memory, Identity{});
 }

@@ -13,10 +13,10 @@ struct Unit {
   const IndexView& index;
   const Item& item;
   R& rows;
-  int head;   // kv head
-  int first;  // packed rows [first, first + count)
-  int count;
-  int group;
+  const int& head;   // kv head
+  const int& first;  // packed rows [first, first + count)
+  const int& count;
+  const int& group;
 
   ATTNLOOM_DEVICE bool partial() const { return item.part_row >= 0; }
   // Workspace row of the unit's row 0.
@@ -25,11 +25,9 @@ struct Unit {
   }
   ATTNLOOM_DEVICE bool by_position(const Positions& positions) const { return V::has_kv_range && positions.listed; }
 
-  ATTNLOOM_DEVICE const uint32_t* mask() const {
+  ATTNLOOM_DEVICE bool masked() const {
     const LevelView& level = index.levels[item.level];
-    if (!level.mask_bits) return nullptr;
-    const int64_t begin = level.mask_begin[item.level_row];
-    return begin < 0 ? nullptr : level.mask_bits + begin;
+    return level.mask_bits && level.mask_begin[item.level_row] >= 0;
   }
 
   ATTNLOOM_DEVICE Units<V> units() const {
@@ -48,6 +46,7 @@ struct Unit {
   // Asks for the query rows; rows that do not exist are zeros.
   ATTNLOOM_DEVICE void copy_queries(uint32_t to, int tile_rows) const {
     constexpr int pieces = S::head_dim / 8;
+#pragma unroll 1
     for (int n = threadIdx.x; n < tile_rows * pieces; n += S::threads) {
       const int r = n / pieces, piece = n % pieces;
       const uint16_t* from = static_cast<const uint16_t*>(args.q.data) + rows.token[r] * args.q.stride_token +
@@ -59,7 +58,7 @@ struct Unit {
   // Query transforms, in place, after all rows have come in.
   ATTNLOOM_DEVICE void transform_queries(char* q, int tile_rows) const {
     if constexpr (V::has_query_transform)
-      for (int r = threadIdx.x / 32 * kSlice; r < tile_rows; r += S::warps * kSlice)
+      for (int r = warp_id() * kSlice; r < tile_rows; r += S::warps * kSlice)
         transform_rows<S::T, S::q, S::head_dim>(q + r * S::QTile::row_bytes, [&](int row, auto& view) {
           V::query_transform(params, view, rows.site(r + row, head));
         });
