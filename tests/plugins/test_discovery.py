@@ -10,6 +10,11 @@ import sys
 import pytest
 from attnloom.errors import PluginError, UnavailableError, UnknownNameError
 from attnloom.plugins import Config, PluginSet, discovery
+from attnloom.plugins.naming import NAME, canonicalize_name, plugin_key
+from attnloom.plugins.record import PluginRecord
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from importlib_metadata import EntryPoint
 
 EXPLODES = "raise ZeroDivisionError('imported')"
 
@@ -184,6 +189,20 @@ def test_nothing_is_loaded_from_the_current_directory(site, how):
     )
     assert "core" in done.stdout and "planted" not in done.stdout
     assert not (site.path / "ran").exists()
+
+
+# npe2 #232: names with dots and dashes broke look-ups that split on them
+@given(st.text("abz019_-. ", min_size=1, max_size=12))
+@settings(max_examples=60, deadline=None)
+def test_names_are_read_in_one_way(text):
+    key = plugin_key(text)
+    assert plugin_key(key) == key and not set("-.") & set(key)
+    record = PluginRecord(name=key, distribution=canonicalize_name(text.strip()), version="1", module="m")
+    assert record.is_called(key)
+    if NAME.match(key):
+        records = [PluginRecord(name="p", distribution="p", version="1", module="m")]
+        discovery.assign(EntryPoint(f"variant.{text.strip()}", "m", "attnloom.provides"), records)
+        assert records[0].provides == (("variant", key),) and records[0].offers
 
 
 # vllm #30869, vllm-omni #3715: any number of external variants live side by side

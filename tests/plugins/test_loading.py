@@ -8,6 +8,8 @@ import sys
 import textwrap
 import threading
 
+import attnloom
+import attrs
 import pytest
 from attnloom.errors import PluginError, UnavailableError, UnknownNameError
 from attnloom.plugins import Config, PluginSet
@@ -75,6 +77,7 @@ def test_the_cause_is_in_the_message_and_chained(site):
         site.plugins().variant("broken")
     first = str(caught.value).splitlines()[0]
     assert "fake-broken 4.5.6" in first and "OSError: libcuda.so.1" in first
+    assert f"under attnloom {attnloom.__version__}" in first
     assert isinstance(caught.value.__cause__, OSError)
 
 
@@ -272,8 +275,57 @@ def test_sets_are_independent(site, states):
 
 
 def test_a_pickled_set_arrives_as_its_configuration(site):
-    plugins = site.plugins(disable=("alibi",), prefer={"variant:rope": "rope"})
-    assert pickle.loads(pickle.dumps(plugins)).config == plugins.config
+    site.add("windowed")
+    plugins = site.plugins(disable=("alibi",), settings={"windowed": {}})
+    arrived = pickle.loads(pickle.dumps(plugins))
+    assert arrived.config == plugins.config and arrived is not plugins
+    assert arrived.variant("windowed").package == "fake_fake_windowed"
+    spec = attnloom.AttentionSpec(["windowed"], num_qo_heads=1, num_kv_heads=1, head_dim=8, plugins=plugins)
+    # however many specs arrive, their plugins are looked for once
+    assert pickle.loads(pickle.dumps(spec)).plugins is pickle.loads(pickle.dumps(spec)).plugins is arrived
+
+
+# mcp-context-forge #5909, several engines in one process: one name, two providers, two kernels
+def test_engines_with_different_sets_stand_side_by_side(site):
+    from attnloom.kernel import describe
+
+    for distribution, value in (("aa-p", "false"), ("zz-p", "true")):
+        site.add("p", distribution=distribution)
+        text = (
+            "#pragma once\n#include <attnloom/variant.h>\nstruct S {\n  template <class P>\n"
+            f"  ATTNLOOM_FN bool logits_mask(const P&, const attnloom::Site&) const {{ return {value}; }}\n}};\n"
+        )
+        (site.path / f"fake_{distribution.replace('-', '_')}" / "s.h").write_text(text)
+    found = {}
+    for distribution in ("aa-p", "zz-p", "aa-p"):
+        plugins = site.plugins(prefer={"variant:p": distribution})
+        spec = attnloom.AttentionSpec(["p"], num_qo_heads=1, num_kv_heads=1, head_dim=8, plugins=plugins)
+        composition, _, unit = describe(spec)
+        (member,) = composition.members
+        assert member.provider.distribution == distribution
+        found.setdefault(distribution, []).append(tuple(unit.include_dirs))
+    assert found["aa-p"][0] == found["aa-p"][1] != found["zz-p"][0]
+
+
+# zarr-python #3261: what is given explicitly comes before what is installed
+def test_a_descriptor_given_as_an_object_is_the_one_that_is_used(site):
+    from attnloom.compose import compose
+
+    site.add("windowed")
+    plugins = site.plugins()
+    given = attrs.evolve(plugins.variant("windowed"), struct="Mine")
+    spec = attnloom.AttentionSpec([given], num_qo_heads=1, num_kv_heads=1, head_dim=8, plugins=plugins)
+    (member,) = compose(spec.variants, spec=spec, plugins=plugins).members
+    assert member.variant.struct == "Mine" and member.provider is None
+
+
+# torch-spyre #2925: the plugin first or attnloom first, both work
+def test_the_plugins_module_may_have_been_imported_before(site):
+    import importlib
+
+    site.add("windowed")
+    module = importlib.import_module("fake_fake_windowed.plugin")
+    assert site.plugins().variant("windowed").name == next(iter(module.attnloom_variants())).name
 
 
 def test_header_dir(site):

@@ -36,8 +36,13 @@ def attnloom_storage_formats(settings):
 def attnloom_tile_heuristics(settings):
     yield TileHeuristic(name="p", choose="fake_fake_p.plugin:choose", options=settings)
 
+modes = []
+
 def build(qo_lens, kv_lens, page_size, mode):
-    return mode
+    from attnloom.dense import build_index
+
+    modes.append(mode)
+    return build_index(qo_lens, kv_lens, page_size)
 
 def choose(problem, **options):
     return options
@@ -70,8 +75,9 @@ def test_every_hook_gets_them(configured, name):
 
     plugins = configured({"span": 64, "mode": "far", "scale": 2}, name=name)
     assert plugins.variant("p").param("span").default == 64
-    assert plugins.storage_format("p").build_index([1], [1]) == "far"
-    assert plugins.storage_format("p").build_index([1], [1], mode="near") == "near"
+    plugins.storage_format("p").build_index([1], [1])
+    plugins.storage_format("p").build_index([1], [1], mode="near")
+    assert sys.modules["fake_fake_p.plugin"].modes == ["far", "near"]
     assert plugins.tile_heuristic("p").options == {"span": 64, "mode": "far", "scale": 2.0, "deep": False}
     plugins.notify_compiled("report")
     assert sys.modules["fake_fake_p.plugin"].seen == [64]

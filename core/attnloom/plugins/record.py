@@ -7,6 +7,8 @@ from typing import Any
 
 from attrs import define, field
 
+import attnloom
+
 KINDS = ("variant", "storage_format", "tile_heuristic")
 """What a plugin can provide; the group `attnloom.provides` names each contribution `kind.name`."""
 
@@ -69,8 +71,8 @@ class PluginRecord:
 
     @property
     def status(self) -> str:
-        """The plugin's state for a message: `plugin rope (attnloom-rope 0.1.0) failed: <reason>`."""
-        verb = "failed" if self.state is State.FAILED else f"is {self.state}"
+        """Its state in a sentence: `plugin rope (attnloom-rope 0.1.0) failed under attnloom 0.1.0: <reason>`."""
+        verb = f"failed under attnloom {attnloom.__version__}" if self.state is State.FAILED else f"is {self.state}"
         return f"plugin {self.label} {verb}" + (f": {self.reason}" if self.reason else "")
 
     def is_called(self, name: str) -> bool:
