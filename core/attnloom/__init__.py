@@ -18,6 +18,7 @@ _HOMES = {
     "attention": "attnloom.ops",
     "merge_states": "attnloom.merge",
     "append_kv": "attnloom.append",
+    "flex_attention": "attnloom.flex",
     "storage_format": "attnloom.lookup",
     "explain": "attnloom.explanation",
     "Variant": "attnloom.variant",
@@ -73,6 +74,7 @@ if TYPE_CHECKING:
         UnsupportedError,
     )
     from attnloom.explanation import explain
+    from attnloom.flex import flex_attention
     from attnloom.hookspecs import hookimpl
     from attnloom.index import ComposedIndex, Level, StorageFormat
     from attnloom.lookup import storage_format

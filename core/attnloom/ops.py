@@ -63,7 +63,7 @@ def attention(
         tile=tile,
         plugins=plugins,
     )
-    wrapper = _wrapper(spec, q.device)
+    wrapper = wrapper_for(spec, q.device)
     if q.dim() == 3:
         index, kv = _ragged(q, k, v, qo_lens, kv_lens)
     else:
@@ -128,7 +128,8 @@ def _check_total(name: str, total: int, tensor: str, rows: int) -> None:
         raise RunError(f"{name} add up to {total}, {tensor} has {rows} rows")
 
 
-def _wrapper(spec: AttentionSpec, device) -> AttentionWrapper:
+def wrapper_for(spec: AttentionSpec, device) -> AttentionWrapper:
+    """This thread's wrapper of `spec`: remembered, or made now."""
     wrappers = getattr(_local, "wrappers", None)
     if wrappers is None:
         wrappers = _local.wrappers = OrderedDict()
