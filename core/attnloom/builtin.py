@@ -19,6 +19,7 @@ CAUSAL = Variant(
 DENSE = StorageFormat(
     name="dense",
     builder="attnloom.dense:build_index",
+    example="attnloom.dense:example",
     doc="Contiguous keys and values, request after request; needs nothing more.",
 )
 

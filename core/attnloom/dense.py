@@ -57,3 +57,14 @@ def build_index(qo_lens, kv_lens, page_size: int | None = None, *, kv_starts=Non
         q_pos=positions(q_pos, len(token_request)),
         levels=(level,),
     ).trusted()
+
+
+def example(rng, qo_lens, kv_lens, page_size: int):
+    """`(needs, slots)` of a batch for tests: requests in any order in memory, with gaps."""
+    starts = np.zeros(len(kv_lens), np.int64)
+    end = 0
+    for request in rng.permutation(len(kv_lens)):
+        starts[request] = end + int(rng.integers(0, 3))
+        end = starts[request] + int(kv_lens[request])
+    slots = [start + np.arange(int(keys)) for start, keys in zip(starts, kv_lens, strict=True)]
+    return {"kv_starts": starts}, slots

@@ -12,6 +12,7 @@ from typing import Any
 
 from attrs import field, frozen
 
+from attnloom.errors import PluginError
 from attnloom.variant import _check_module_attr, _check_name, _optional_module_attr
 
 MAX_LEVELS = 4
@@ -183,8 +184,9 @@ class StorageFormat:
         builder: `"module:fn"` of `fn(qo_lens, kv_lens, page_size, **what_the_format_needs) -> ComposedIndex`.
         doc: what it needs, a line.
         example: `"module:fn"`, called as `fn(rng, qo_lens, kv_lens, page_size)`; returns `(needs, slots)`: what the
-            builder is given for such a batch, and for each request the cache slots of its keys, in order. What
-            `attnloom.testing` and `attnloom plugins check` try the format with.
+            builder is given for such a batch, and for each request the cache slots of its keys, in order; and a third,
+            bool [qo_len, kv_len] for each request, where tokens do not see all keys. None: the format has no
+            such batch. What `attnloom.testing` and `attnloom plugins check` try the format with.
         manager: `"module:Class"` of the cache manager that hands out the slots, with the methods of
             `attnloom.pages.PagePool` or those of a radix tree; none where the format has none.
         options: keyword arguments of the builder under those of the caller, such as the plugin's settings.
@@ -204,6 +206,19 @@ class StorageFormat:
 
         Raises:
             IndexFormatError: for lengths, page ids or structures that contradict each other.
+            PluginError: the builder cannot be imported, or returns something else.
         """
         module, _, attr = self.builder.partition(":")
-        return getattr(importlib.import_module(module), attr)(qo_lens, kv_lens, page_size, **{**self.options, **needs})
+        try:
+            build = getattr(importlib.import_module(module), attr)
+        except (ImportError, AttributeError) as error:
+            raise PluginError(
+                f"storage format {self.name!r}: its builder {self.builder!r} cannot be imported: {error}; name it in "
+                "the descriptor as module:function"
+            ) from error
+        index = build(qo_lens, kv_lens, page_size, **{**self.options, **needs})
+        if not isinstance(index, ComposedIndex):
+            raise PluginError(
+                f"storage format {self.name!r}: {self.builder} returned {type(index).__name__}, expected ComposedIndex"
+            )
+        return index

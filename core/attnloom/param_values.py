@@ -57,7 +57,7 @@ def member_values(member, spec, given: Mapping[str, Any], device: str) -> dict[s
         else:
             known[param.name] = _checked(member, param, _computed(member, param, spec, known))
     if member.variant.check is not None:
-        _attr(member.variant.check)(spec, dict(known))
+        _check_together(member, spec, known)
     return known
 
 
@@ -104,9 +104,29 @@ def _computed(member, param, spec, known: Mapping[str, Any]) -> Any:
     except AttnloomError:
         raise
     except Exception as error:
+        told = _told(error, param.computed)
         raise ParamError(
-            f"parameter {key!r}: its default, {param.computed} of {member.label}, failed: {error}"
+            f"parameter {key!r}: its default, {param.computed} of {member.label}, failed: {told}"
         ) from error
+
+
+def _check_together(member, spec, known: Mapping[str, Any]) -> None:
+    """Let the variant look at all its values together."""
+    check = member.variant.check
+    try:
+        _attr(check)(spec, dict(known))
+    except AttnloomError:
+        raise
+    except Exception as error:
+        told = _told(error, check)
+        raise ParamError(f"the parameters of {member.alias!r}: {check} of {member.label} failed: {told}") from error
+
+
+def _told(error: Exception, code) -> str:
+    """An exception with the line of the plugin's code that it came from."""
+    from attnloom.plugins.blame import told_with_place
+
+    return told_with_place(error, code.partition(":")[0] if isinstance(code, str) else code.__module__)
 
 
 def _attr(path):

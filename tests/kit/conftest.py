@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import importlib
+import re
+import shutil
 import sys
 from pathlib import Path
 
 import pytest
 from attnloom import scaffold
+from attnloom.errors import AttnloomError
 from attnloom.plugins import Config, PluginSet
+from attnloom.testing import run_suite
 
 WINDOW_PLUGIN = """
 from attnloom import hookimpl
@@ -160,3 +164,35 @@ def made(tmp_path, monkeypatch):
     yield Made(tmp_path / "site")
     for name in [name for name, module in sys.modules.items() if str(tmp_path) in str(getattr(module, "__file__", ""))]:
         del sys.modules[name]
+
+
+@pytest.fixture
+def caught(made):
+    """Whether a check fails a plugin that is wrong, and says why."""
+
+    def caught(base, name, kind, check, says, *edits):
+        if check == "compiles_for_devices" and shutil.which("nvcc") is None:
+            pytest.skip("needs nvcc")
+        made.add(name, kind, *edits)
+        suite = type("Suite", (base,), {base.kind: name, "shrink": False})
+        (outcome,) = run_suite(suite, (check,))
+        assert outcome.status == "failed", f"{check}: {outcome.status} {outcome.message}"
+        assert says in outcome.message
+
+    return caught
+
+
+@pytest.fixture
+def told(made):
+    """The one message that an action with a wrong plugin ends in; it has each of the given patterns."""
+
+    def told(act, name, kind, *says, edits=(), **metadata):
+        made.add(name, kind, *edits, **metadata)
+        with pytest.raises(AttnloomError) as raised:
+            act()
+        text = str(raised.value)
+        for pattern in (f"attnloom-{name.replace('_', '-')}", *says):
+            assert re.search(pattern, text), f"{pattern!r} is not in: {text}"
+        return text
+
+    return told

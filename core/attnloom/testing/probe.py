@@ -85,8 +85,10 @@ def _storage_format(plugins, name: str) -> list[str]:
     texts = [storage_format.builder]
     if storage_format.example is not None:
         for qo_lens, kv_lens in LENGTHS:
-            needs, _ = resolve(storage_format.example)(np.random.default_rng(0), list(qo_lens), list(kv_lens), 4)
-            index = storage_format.build_index(list(qo_lens), list(kv_lens), 4, **needs)
+            given = resolve(storage_format.example)(np.random.default_rng(0), list(qo_lens), list(kv_lens), 4)
+            if given is None:
+                continue
+            index = storage_format.build_index(list(qo_lens), list(kv_lens), 4, **given[0])
             texts += [f"{label} {array.tolist()}" for label, array in arrays_of(index)]
     return texts
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 from unittest import SkipTest
@@ -101,8 +102,11 @@ class VariantSuite(PluginSuite):
             rng = np.random.default_rng(2)
             spec = compiled.composition.spec
             guard_tensors(compiled)
-            compare_with_reference(compiled, rng, rtol=self.rtol, sites=random_sites(rng, 2000, spec, lens=lens))
-            compare_with_reference(compiled, rng, rtol=self.rtol, sites=ranges.edge_sites(spec, *lens))
+            for sites in (random_sites(rng, 2000, spec, lens=lens), ranges.edge_sites(spec, *lens)):
+                try:
+                    compare_with_reference(compiled, rng, rtol=self.rtol, sites=sites)
+                except AssertionError as error:
+                    raise AssertionError(f"{two_sides(compiled)} disagree: {error}") from error
 
     def test_kv_range_agrees_with_the_mask(self):
         """The intervals are sorted and disjoint, keep what they promise of order and heads, and are the reference's."""
@@ -281,6 +285,15 @@ def check_oracle(data, index, composition, bound, sm_scale: float) -> None:
             f"{name} is not vectorised right: called for arrays it gives another {label} than called pair by pair; it "
             "must follow the values of `site` and broadcast, and must not change what it is given"
         )
+
+
+def two_sides(compiled) -> str:
+    """The files of the functors and of their reference."""
+    (member,) = compiled.composition.members
+    reference = resolve(member.variant.reference)
+    module = sys.modules.get(reference.__module__)
+    header = "the functors" if member.include is None else member.include_dir / member.include
+    return f"{member.alias!r}: {header} and {reference.__qualname__} of {getattr(module, '__file__', module)}"
 
 
 def guard_tensors(compiled) -> None:

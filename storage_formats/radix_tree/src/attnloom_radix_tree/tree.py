@@ -110,6 +110,7 @@ class RadixTree:
             pages=[page for at in path for page in at.pages],
             tokens=tokens[:cached].tolist(),
             cached=cached,
+            pool=self.pool,
         )
         self.pool.hold(sequence.pages)
         try:
@@ -139,9 +140,8 @@ class RadixTree:
 
     def fork(self, sequence: Sequence) -> Sequence:
         """A second sequence with the same tokens and pages. A partial last page is copied on the next append."""
-        self.pool.hold(sequence.pages)
-        length = sequence.length
-        return Sequence(length=length, pages=list(sequence.pages), tokens=list(sequence.tokens), cached=length)
+        copy = self.pool.fork(sequence)
+        return Sequence(copy.length, copy.pages, list(sequence.tokens), sequence.length, pool=self.pool)
 
     def truncate(self, sequence: Sequence, length: int) -> None:
         """Drops the tokens from `length` on (rejected drafts)."""
@@ -156,6 +156,7 @@ class RadixTree:
             keep: leave its whole pages in the tree for later sequences. False: its keys and values past `cached` were
                 not all written, so they are taken out of the tree again unless another sequence reads them.
         """
+        self.pool.require_own(sequence)
         tokens = _token_array(sequence.tokens)
         path, found = self._find(tokens)
         if keep:

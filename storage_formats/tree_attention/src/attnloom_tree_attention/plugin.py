@@ -6,6 +6,7 @@ from attnloom.index import StorageFormat
 TREE_ATTENTION = StorageFormat(
     name="tree_attention",
     builder="attnloom_tree_attention.build:build_index",
+    example="attnloom_tree_attention.example:example",
     doc="Needs block_tables and, for each request, parents of its draft tokens (or choices, one tree for all).",
 )
 

@@ -45,3 +45,10 @@ def check(spec, params) -> None:
         raise ParamError(
             f"bit_mask.begin ends at word {offsets[-1]}, beyond the {bits.shape[0]} words of bit_mask.bits"
         )
+
+
+def example(spec, qo_lens, kv_lens) -> dict[str, np.ndarray]:
+    """Random masks for a batch, for tests."""
+    rng = np.random.default_rng(1)
+    masks = [rng.random((int(q), int(k))) < 0.7 for q, k in zip(qo_lens, kv_lens, strict=True)]
+    return {key.partition(".")[2]: value for key, value in pack(masks).items()}

@@ -15,6 +15,7 @@ BIT_MASK = Variant(
         ),
     ],
     check="attnloom_bit_mask.packing:check",
+    example="attnloom_bit_mask.packing:example",
     reference="attnloom_bit_mask.reference:BitMask",
     doc="A packed custom mask: bit q_index * kv_len + kv_index of a request's mask keeps the pair.",
 )
