@@ -47,6 +47,10 @@ class CacheFullError(AttnloomError, MemoryError):
     """A page pool or radix tree has no page left that it may hand out. Nothing was changed."""
 
 
+class PageError(AttnloomError, ValueError):
+    """Pages or sequences that are not a page pool's own to change that way. Nothing was changed."""
+
+
 class PlanError(AttnloomError, ValueError):
     """A batch cannot be planned. The plan in force before the call stays in force."""
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import operator
+
 import numpy as np
 from attrs import define, field
 
-from attnloom.errors import CacheFullError
+from attnloom.errors import CacheFullError, PageError
 from attnloom.index_arrays import check_page_size
 
 
@@ -16,10 +18,12 @@ class Sequence:
     Attributes:
         length: tokens in the cache.
         pages: page ids, in order; the last one is full or partial.
+        pool: the `PagePool` that the pages are of; none as long as there are none.
     """
 
     length: int = 0
     pages: list[int] = field(factory=list)
+    pool: PagePool | None = field(default=None, kw_only=True, repr=False)
 
     def __len__(self) -> int:
         return self.length
@@ -30,10 +34,13 @@ class PagePool:
 
     Full pages are shared between a sequence and its forks. A partial last page that is shared is copied on the first
     append to either (copy on write): `take_copies` tells which pages to copy before anything is written to them.
+
+    What would leave the pool in disorder raises `PageError`, and then nothing has changed: a count that is negative or
+    no integer, a sequence of another pool or a copy of one, pages that are not held.
     """
 
     def __init__(self, num_pages: int, page_size: int):
-        self.num_pages = num_pages
+        self.num_pages = _count(num_pages, "num_pages")
         self.page_size = check_page_size(page_size)
         self._refs = [0] * num_pages
         self._free = list(range(num_pages - 1, -1, -1))
@@ -56,9 +63,8 @@ class PagePool:
 
     def new(self, tokens: int = 0) -> Sequence:
         """A sequence with room for `tokens` tokens. Raises `CacheFullError`, then nothing has changed."""
-        sequence = Sequence()
-        if tokens:
-            self.append(sequence, tokens)
+        sequence = Sequence(pool=self)
+        self.append(sequence, tokens)
         return sequence
 
     def append(self, sequence: Sequence, tokens: int = 1):
@@ -83,23 +89,27 @@ class PagePool:
             self._copy_from[sequence.pages[-1]] = self._copy_from.get(shared, shared)
             needed -= 1
         sequence.pages.extend(self._take() for _ in range(needed))
-        sequence.length = begin + tokens
+        sequence.length, sequence.pool = begin + tokens, self
         return self.slots(sequence, begin)
 
     def pages_needed(self, sequence: Sequence, tokens: int) -> int:
         """Free pages that appending `tokens` tokens takes, the copy of a shared last page included."""
+        self.require_own(sequence)
+        tokens = _count(tokens, "tokens")
         fresh = -(-(sequence.length + tokens) // self.page_size) - len(sequence.pages)
         return fresh + (tokens > 0 and self._last_is_shared(sequence))
 
     def fork(self, sequence: Sequence) -> Sequence:
         """A second sequence with the same tokens, on the same pages."""
+        self.require_own(sequence)
         self.hold(sequence.pages)
-        return Sequence(sequence.length, list(sequence.pages))
+        return Sequence(sequence.length, list(sequence.pages), pool=self)
 
     def truncate(self, sequence: Sequence, length: int) -> None:
         """Drops the tokens from `length` on (rejected drafts) and the pages that held only them."""
-        if not 0 <= length <= sequence.length:
-            raise ValueError(f"cannot truncate a sequence of {sequence.length} token(s) to {length}")
+        self.require_own(sequence)
+        if _count(length, "length") > sequence.length:
+            raise PageError(f"cannot truncate a sequence of {sequence.length} token(s) to {length}")
         keep = -(-length // self.page_size)
         self.drop(sequence.pages[keep:])
         del sequence.pages[keep:]
@@ -119,7 +129,10 @@ class PagePool:
 
     def slots(self, sequence: Sequence, begin: int = 0, end: int | None = None):
         """i64[end - begin] cache slots of the tokens `[begin, end)`."""
-        tokens = np.arange(begin, sequence.length if end is None else end)
+        end = sequence.length if end is None else end
+        if not 0 <= begin <= end <= sequence.length:
+            raise PageError(f"tokens [{begin}, {end}) were asked for of a sequence that has {sequence.length} token(s)")
+        tokens = np.arange(begin, end)
         first = begin // self.page_size
         pages = np.array(sequence.pages[first:], np.int64)
         return pages[tokens // self.page_size - first] * self.page_size + tokens % self.page_size
@@ -141,11 +154,13 @@ class PagePool:
 
     def hold(self, pages) -> None:
         """One more holder for each of `pages`, which somebody holds already."""
+        self._check_held(pages)
         for page in pages:
             self._refs[page] += 1
 
     def drop(self, pages) -> None:
         """One holder less for each of `pages`; those without any become free."""
+        self._check_held(pages)
         for page in pages:
             self._refs[page] -= 1
             if not self._refs[page]:
@@ -156,6 +171,32 @@ class PagePool:
         self._refs[page] = 1
         return page
 
+    def require_own(self, sequence: Sequence) -> None:
+        """Raises `PageError` for a sequence whose pages are not this pool's to change."""
+        if sequence.pool is not self and (sequence.pool is not None or sequence.pages or sequence.length):
+            raise PageError(
+                f"a sequence of {sequence.length} token(s) is not of this pool: another one made it, or it was made by "
+                "hand or copied; a second sequence on the same pages is a fork"
+            )
+
+    def _check_held(self, pages) -> None:
+        for page in pages:
+            if not 0 <= page < self.num_pages:
+                raise PageError(f"page {page} is not one of the pool's {self.num_pages} pages")
+            if not self._refs[page]:
+                raise PageError(f"page {page} is free: nobody holds it")
+
     def _last_is_shared(self, sequence: Sequence) -> bool:
         """Whether the next token goes to a page that somebody else holds too."""
         return sequence.length % self.page_size != 0 and self._refs[sequence.pages[-1]] > 1
+
+
+def _count(value, what: str) -> int:
+    """`value`, an integer of at least 0."""
+    try:
+        count = operator.index(value)
+    except TypeError:
+        raise PageError(f"{what} must be an integer, got {value!r}") from None
+    if count < 0:
+        raise PageError(f"{what} must be at least 0, got {count}")
+    return count

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from attnloom.errors import CacheFullError
+from attnloom.errors import CacheFullError, PageError
 from attnloom_radix_tree import RadixTree
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -215,3 +215,22 @@ def test_the_queue_of_leaves_stays_small():
     assert len(tree._leaves) <= 64 + 2 * 4 + 1
     assert tree.evict(4) == 4
     assert tree.num_free == 4
+
+
+@pytest.mark.parametrize("keep", [True, False])
+@pytest.mark.parametrize("act", ["free", "fork", "append", "truncate"])
+def test_a_sequence_of_another_tree_changes_nothing(act, keep):
+    tree, other = RadixTree(4, 2), RadixTree(4, 2)
+    tree.insert([1, 2, 3, 4, 5])
+    stranger = other.insert([1, 2, 3, 4, 6, 7])
+    before = list(tree.pool._refs), sorted(tree.pool._free), tree.num_cached, tree.match([1, 2, 3, 4, 6, 7, 8])
+    calls = {
+        "free": lambda: tree.free(stranger, keep=keep),
+        "fork": lambda: tree.fork(stranger),
+        "append": lambda: tree.append(stranger, [8, 9, 10]),
+        "truncate": lambda: tree.truncate(stranger, 1),
+    }
+    with pytest.raises(PageError, match="not of this pool"):
+        calls[act]()
+    after = list(tree.pool._refs), sorted(tree.pool._free), tree.num_cached, tree.match([1, 2, 3, 4, 6, 7, 8])
+    assert after == before and len(stranger) == 6
