@@ -69,13 +69,13 @@ def literal(value: bool | int | float, dtype: torch.dtype) -> str:
 
 def _float_literal(value: float, dtype: torch.dtype) -> str:
     single = dtype is not torch.float64
-    limits = "std::numeric_limits<float>" if single else "std::numeric_limits<double>"
     if single:
         value = float(torch.tensor(value, dtype=dtype)) if dtype is not torch.float32 else _as_float32(value)
     if math.isnan(value):
-        return f"{limits}::quiet_NaN()"
+        return "mods::nan" if single else "static_cast<double>(mods::nan)"
     if math.isinf(value):
-        return f"{limits}::infinity()" if value > 0 else f"(-{limits}::infinity())"
+        text = "attnloom::inf" if value > 0 else "(-attnloom::inf)"
+        return text if single else f"static_cast<double>({text})"
     text = repr(np.float32(value).item()) if not single else str(np.float32(value))
     text = text if single else repr(value)
     text = text if any(mark in text for mark in ".en") else f"{text}.0"

@@ -126,17 +126,20 @@ template <class T, class F>
 ATTNLOOM_FN T to_integer(F x) {
   using Wide = std::conditional_t<(sizeof(T) < 4), int32_t, T>;
   constexpr F bound = static_cast<F>(uint64_t{1} << (8 * sizeof(Wide) - 1));
+  constexpr Wide least = std::numeric_limits<Wide>::min();
   const bool fits = x >= -bound && x < bound;
-  return static_cast<T>(fits ? static_cast<Wide>(fits ? x : F{0}) : std::numeric_limits<Wide>::min());
+  return static_cast<T>(fits ? static_cast<Wide>(fits ? x : F{0}) : least);
 }
 
 // Floats
+
+inline constexpr float nan = std::numeric_limits<float>::quiet_NaN();
 
 // A product that is not fused with a sum, so that it rounds as torch's does.
 ATTNLOOM_FN float mul(float a, float b) {
 #if defined(__CUDA_ARCH__)
   return __fmul_rn(a, b);
-#elif defined(__GNUC__) && !defined(__clang__) && __GNUC__ >= 12
+#elif defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__) && __GNUC__ >= 12
   return __builtin_assoc_barrier(a * b);
 #else
   return a * b;
@@ -145,7 +148,7 @@ ATTNLOOM_FN float mul(float a, float b) {
 ATTNLOOM_FN double mul(double a, double b) {
 #if defined(__CUDA_ARCH__)
   return __dmul_rn(a, b);
-#elif defined(__GNUC__) && !defined(__clang__) && __GNUC__ >= 12
+#elif defined(__GNUC__) && !defined(__clang__) && !defined(__CUDACC__) && __GNUC__ >= 12
   return __builtin_assoc_barrier(a * b);
 #else
   return a * b;
@@ -182,11 +185,11 @@ ATTNLOOM_FN bool isnan(T x) {
 }
 template <class T>
 ATTNLOOM_FN bool isinf(T x) {
-  return abs(x) == std::numeric_limits<T>::infinity();
+  return abs(x) == static_cast<T>(inf);
 }
 template <class T>
 ATTNLOOM_FN bool isfinite(T x) {
-  return abs(x) < std::numeric_limits<T>::infinity();
+  return abs(x) < static_cast<T>(inf);
 }
 
 #define ATTNLOOM_MODS_LIBRARY(name)                         \
