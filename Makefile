@@ -20,7 +20,7 @@ help:
 	@sed -n 's/^# \{0,1\}//p' Makefile
 
 setup:
-	@"$(PYTHON)" scripts/setup_env.py --venv "$(VENV)" --extras all,testing,dev,hf
+	@"$(PYTHON)" scripts/setup_env.py --venv "$(VENV)" --extras all,testing,dev,hf,plot
 
 lint: setup
 	@"$(BIN)/python" -m ruff check .
@@ -32,7 +32,7 @@ demo: setup
 	"$(BIN)/attnloom" generate --check --file demo/prompts.txt --max-new-tokens 24 $(DEMO)
 
 dev:
-	@"$(PYTHON)" scripts/setup_env.py --venv "$(VENV)" --extras all,testing,dev,hf --editable
+	@"$(PYTHON)" scripts/setup_env.py --venv "$(VENV)" --extras all,testing,dev,hf,plot --editable
 
 clean:
 	rm -rf "$(VENV)" .pytest_cache .ruff_cache .hypothesis
