@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -18,6 +19,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = sorted(path.parent.name for path in ROOT.glob("plugins/examples/*/pyproject.toml"))
 NEW = {"fresh-variant": "variant", "fresh-format": "storage-format", "fresh-tiles": "tile-heuristic"}
+TUTORIAL = "strided"
 pytest.importorskip("hatchling", reason="the tests of packaging need the extra `dev`")
 
 OURS = ("attnloom", "_editable_impl_attnloom", "__editable__")
@@ -93,10 +95,20 @@ def fresh(tmp_path_factory):
     environment.install([build(checkout, folder / "core-wheel")])
     for name, kind in NEW.items():
         environment.run("-m", "attnloom", "plugins", "new", name, "--kind", kind, "--dir", folder)
+    environment.run("-m", "attnloom", "plugins", "new", TUTORIAL, "--kind", "variant", "--dir", folder)
+    for path, text in tutorial().items():
+        assert (folder / f"attnloom-{TUTORIAL}" / path).is_file(), f"docs/plugins.md writes {path}, which is not there"
+        (folder / f"attnloom-{TUTORIAL}" / path).write_text(text)
     environment.projects = [checkout / "plugins/examples" / name for name in EXAMPLES]
-    environment.projects += [folder / f"attnloom-{name}" for name in NEW]
+    environment.projects += [folder / f"attnloom-{name}" for name in (*NEW, TUTORIAL)]
     environment.wheels = [build(project, folder / "wheels") for project in environment.projects]
     return environment
+
+
+def tutorial() -> dict[str, str]:
+    """The files that the tutorial of docs/plugins.md writes, by path."""
+    text = (ROOT / "docs/plugins.md").read_text(encoding="utf-8")
+    return dict(re.findall(r"^File `(\S+)`:\n+```\w+\n(.*?)^```", text, re.DOTALL | re.MULTILINE))
 
 
 def names(listed: str) -> list[str]:
@@ -118,7 +130,7 @@ def test_each_plugin_by_itself(fresh, tmp_path):
 
 def test_all_together_pass_their_own_tests(fresh):
     fresh.install(fresh.wheels)
-    expected = sorted([*EXAMPLES, *(name.replace("-", "_") for name in NEW)])
+    expected = sorted([*EXAMPLES, *(name.replace("-", "_") for name in (*NEW, TUTORIAL))])
     assert sorted(names(fresh.run("-m", "attnloom", "plugins", "list", "--json"))) == expected
     options = ("-m", "pytest", "-q", "--import-mode=importlib", "-p", "no:cacheprovider", "-c", os.devnull)
     halves = fresh.projects[::2], fresh.projects[1::2]
@@ -127,6 +139,15 @@ def test_all_together_pass_their_own_tests(fresh):
         told, _ = process.communicate()
         assert process.returncode == 0, told
         assert "attnloom: import attnloom_" in told, "the time of imports is reported"
+
+
+def test_the_tutorial_writes_what_its_reader_needs():
+    assert sorted(tutorial()) == [
+        "src/attnloom_strided/plugin.py",
+        "src/attnloom_strided/reference.py",
+        "src/attnloom_strided/strided.h",
+        "tests/test_strided.py",
+    ]
 
 
 def test_a_check_that_is_overridden_stops_the_run(fresh, tmp_path):

@@ -178,6 +178,13 @@ def test_names_that_are_not_installed(capsys, monkeypatch):
     assert "did you mean 'soft_cap'?" in capsys.readouterr().err
 
 
+def test_a_check_that_there_is_not(capsys, monkeypatch):
+    monkeypatch.setenv("ATTNLOOM_CONFIG", "")
+    assert main(["plugins", "check", "soft_cap", "--only", "descriptr"]) == 1
+    told = capsys.readouterr()
+    assert "no check 'descriptr'; did you mean 'descriptor'?" in told.err and not told.out
+
+
 def test_an_installed_plugin_is_checked_by_name(capsys, monkeypatch):
     monkeypatch.setenv("ATTNLOOM_CONFIG", "")
     assert main(["plugins", "check", "attnloom-soft-cap", "--json", "--only", "descriptor"]) == 0

@@ -97,8 +97,9 @@ def _tile_heuristic(plugins, name: str) -> list[str]:
     from attnloom.testing.tile_heuristic_suite import problems
     from attnloom.testing.values import resolve
 
-    choose = resolve(plugins.tile_heuristic(name).choose)
-    return [repr(choose(problem)) for problem in problems()]
+    heuristic = plugins.tile_heuristic(name)
+    choose = resolve(heuristic.choose)
+    return [repr(choose(problem, **heuristic.options)) for problem in problems()]
 
 
 if __name__ == "__main__":

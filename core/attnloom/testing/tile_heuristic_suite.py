@@ -110,6 +110,10 @@ class TileHeuristicSuite(PluginSuite):
             plugins=self.plugin_set,
         )
         wrapper = AttentionWrapper(spec, num_threads=1, num_workers=3)
+        by = wrapper.kernel.tiles.by
+        assert by == self.name, (
+            f"the kernel's tiles are chosen by {by!r}, not by {self.name!r}: {wrapper.kernel.tiles.why}"
+        )
         rng = np.random.default_rng(1)
         for qo_lens, kv_lens in batches.LENGTHS:
             index, pages = paged_index(rng, qo_lens, kv_lens, 16)
@@ -119,7 +123,7 @@ class TileHeuristicSuite(PluginSuite):
 
     def _choose(self, problem: TileProblem):
         try:
-            return resolve(self.descriptor.choose)(problem)
+            return resolve(self.descriptor.choose)(problem, **self.descriptor.options)
         except Exception as error:
             raise AssertionError(f"{self.name!r} raises {type(error).__name__} ({error}) for {problem}") from error
 
