@@ -95,9 +95,10 @@ def _unit(spec: AttentionSpec, target, composition, tiles: TileChoice):
 def _open(spec: AttentionSpec, target, plugins, max_qo_len, max_kv_len) -> Kernel:
     from attnloom import jit
 
-    toolchain = target.toolchain(spec.debug)
     composition, tiles, unit = describe(spec, target, max_qo_len=max_qo_len, max_kv_len=max_kv_len)
-    (artifact,) = jit.prepare([unit], toolchain, on_compiled=plugins.notify_compiled)
+    artifact = None if spec.debug else target.shipped(unit)
+    if artifact is None:
+        (artifact,) = jit.prepare([unit], target.toolchain(spec.debug), on_compiled=plugins.notify_compiled)
     handle = jit.load(artifact)
     ranges = handle.symbol("attnloom_ranges") if composition.has_range else 0
     return Kernel(spec, target, composition, tiles, unit, artifact, handle, handle.run, ranges)

@@ -36,6 +36,12 @@ class HostTarget:
 
         return host_kernel.source(composition.source, self.config(spec, tiles))
 
+    def shipped(self, unit):
+        """The library of `unit` that was built ahead of time, or none."""
+        from attnloom.jit import shipped
+
+        return shipped.find(unit)
+
     def toolchain(self, debug: bool):
         """The compiler. Raises `CompileError` where there is none."""
         from attnloom import jit
@@ -89,6 +95,12 @@ class CudaTarget:
         from attnloom.jit import cuda_kernel
 
         return cuda_kernel.source(composition.source, self.config(spec, tiles))
+
+    def shipped(self, unit):
+        """The library of `unit` that was built ahead of time, or none."""
+        from attnloom.jit import shipped
+
+        return shipped.find(unit, self.arch)
 
     def toolchain(self, debug: bool):
         """nvcc. Raises `CompileError` where there is none."""

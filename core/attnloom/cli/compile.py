@@ -1,7 +1,8 @@
-"""`attnloom compile`: kernels built ahead of time, so that no first call waits for a compiler."""
+"""`attnloom compile`: kernels built ahead of time, so that no first call waits for a compiler, or that none is needed."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -24,12 +25,22 @@ def register(app: typer.Typer) -> None:
             list[str] | None, typer.Option(help="float32, float16, bfloat16 (the default); repeatable.")
         ] = None,
         kv_dtype: Annotated[str, typer.Option(help="Of the cache, also float8_e4m3fn, float8_e5m2; empty: as q.")] = "",
+        arch: Annotated[
+            list[str] | None,
+            typer.Option(help="A CUDA architecture (sm_80, sm_89, sm_90a) in place of this host; repeatable."),
+        ] = None,
+        output: Annotated[
+            Path | None,
+            typer.Option(
+                help="Copy all into this folder too; with ATTNLOOM_SHIPPED=FOLDER it serves without compilers."
+            ),
+        ] = None,
         debug: Annotated[bool, typer.Option("--debug", help="Build with sanitizers.")] = False,
     ) -> None:
-        """Compile kernels for this host and keep them, with the launcher and the scheduler.
+        """Compile kernels for this host, or for CUDA architectures, and keep them, with the launcher and the scheduler.
 
-        Every head dim is built in every dtype. The compiler is CXX, g++ or clang++; the instruction set is this CPU's,
-        or ATTNLOOM_HOST_ISA.
+        Every head dim is built in every dtype. The C++ compiler is CXX, g++ or clang++; the instruction set is this
+        CPU's, or ATTNLOOM_HOST_ISA. The CUDA compiler is that of CUDA_HOME, PATH or pip; no GPU is needed.
         """
         dims = [{"head_dim": dim, **({"head_dim_v": head_dim_v} if head_dim_v else {})} for dim in head_dim or [128]]
         shapes = [
@@ -40,7 +51,7 @@ def register(app: typer.Typer) -> None:
         if kv_dtype:
             shapes = [{**shape, "kv_dtype": kv_dtype} for shape in shapes]
         names = [name.strip() for name in variants.split(",") if name.strip()]
-        build_kernels([spec_of(names, stack, shape) for shape in shapes], debug)
+        build_kernels([spec_of(names, stack, shape) for shape in shapes], arch or [], output, debug)
 
 
 def spec_of(variants: list[str], stack: str, shape: dict):
@@ -50,25 +61,48 @@ def spec_of(variants: list[str], stack: str, shape: dict):
     return AttentionSpec.from_stack(stack, **shape) if stack else AttentionSpec(variants=variants, **shape)
 
 
-def build_kernels(specs, debug: bool = False) -> None:
+def build_kernels(specs, archs: list[str], output: Path | None = None, debug: bool = False) -> None:
     """Build the kernels of `specs`, the launcher and the scheduler at a time, and print a line each.
 
     Raises as `attnloom.jit.build`, once all have been tried.
     """
     from attnloom import jit
+    from attnloom.jit.launcher import binding_unit, scheduler_unit
     from attnloom.kernel import describe
+    from attnloom.targets import HOST, CudaTarget
 
-    units = [describe(spec)[2] for spec in specs]
-    toolchain = jit.host_toolchain(debug)
-    print(f"compiler {' '.join(toolchain.command)}, instruction set {toolchain.isa}", flush=True)
+    targets = [CudaTarget(name) for name in archs] or [HOST]
+    wanted = [(unit, jit.host_toolchain()) for unit in (binding_unit(), scheduler_unit())]
+    for target in targets:
+        toolchain = target.toolchain(debug) if archs else jit.host_toolchain(debug)
+        print(f"compiler {' '.join(toolchain.command)}, {_instructions(toolchain)}", flush=True)
+        wanted += [(describe(spec, target)[2], toolchain) for spec in specs]
 
     def started(unit) -> None:
         print(f"compiling {unit.kind} {unit.name} ...", flush=True)
 
-    artifacts = jit.prepare(units, toolchain, on_start=started, on_compiled=_notify(specs))
-    for unit, artifact in zip(units, artifacts, strict=True):
+    artifacts = jit.build_all(wanted, on_start=started, on_compiled=_notify(specs))
+    resources = {entry.path: entry.resources for entry in jit.entries()}
+    for (unit, toolchain), artifact in zip(wanted, artifacts, strict=True):
         how = "found" if artifact.hit else f"compiled in {artifact.seconds:.1f} s"
-        print(f"{unit.name}: {how}, {artifact.path}")
+        path = artifact.path
+        if output is not None:
+            from attnloom.jit import shipped
+
+            path = shipped.add(output, unit, artifact, toolchain.isa)
+        print(f"{unit.name}: {how}, {path}{_spills(resources.get(artifact.path, ()))}")
+    if output is not None:
+        print(f"set ATTNLOOM_SHIPPED={output} where these are to be used")
+
+
+def _instructions(toolchain) -> str:
+    return f"architecture {toolchain.isa}" if toolchain.isa.startswith("sm_") else f"instruction set {toolchain.isa}"
+
+
+def _spills(kernels) -> str:
+    registers = [f"{kernel['registers']} registers" for kernel in kernels]
+    spilled = sum(kernel["spill_stores"] + kernel["spill_loads"] for kernel in kernels)
+    return f" ({', '.join(registers)}{f', {spilled} bytes spilled' if spilled else ''})" if kernels else ""
 
 
 def _notify(specs):

@@ -69,7 +69,7 @@ class Entry:
 
 def root() -> Path:
     """The folder of the compiled libraries. Nothing is created."""
-    if chosen := os.environ.get("ATTNLOOM_CACHE_DIR"):
+    if chosen := os.environ.get("ATTNLOOM_CACHE_DIR", "").strip():
         return Path(os.path.abspath(os.path.expanduser(chosen)), "jit")
     return user_folder("cache") / "jit"
 

@@ -83,8 +83,8 @@ class KernelConfig:
     def __attrs_post_init__(self):
         if self.rows_a_warp > 16 and max(self.head_dim, self.head_dim_v) > 192:
             raise UnsupportedError(
-                f"a t_q of {max(tile.t_q for tile in self.tile_classes)} at head_dim {self.head_dim}: a warp's registers "
-                "hold 16 rows of that; take a t_q of at most 64"
+                f"a t_q of {max(tile.t_q for tile in self.tile_classes)} at head_dim {self.head_dim}: a warp's "
+                "registers hold 16 rows of that; take a t_q of at most 64"
             )
         if self.shared_bytes > self.shared_limit:
             raise UnsupportedError(

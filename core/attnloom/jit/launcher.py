@@ -11,6 +11,7 @@ from pathlib import Path
 
 import attnloom
 from attnloom.errors import CompileError, RunError
+from attnloom.jit import shipped
 from attnloom.jit.builder import OnCompiled, OnStart, build, build_all
 from attnloom.jit.toolchain import Toolchain, host_toolchain
 from attnloom.jit.unit import Artifact, CompileUnit
@@ -77,14 +78,14 @@ def scheduler_unit() -> CompileUnit:
 
 def scheduler_library() -> Path:
     """The path of the planner's library, built on first use."""
-    return build(scheduler_unit()).path
+    return (shipped.find(scheduler_unit()) or build(scheduler_unit())).path
 
 
 @functools.cache
 def _binding():
     import tvm_ffi
 
-    return tvm_ffi.load_module(str(build(binding_unit(), host_toolchain()).path))
+    return tvm_ffi.load_module(str((shipped.find(binding_unit()) or build(binding_unit())).path))
 
 
 def binding():
@@ -161,7 +162,7 @@ def prepare(
     The callbacks are `build`'s; they may come from other threads.
     """
     callbacks = {"on_start": on_start, "on_compiled": on_compiled}
-    own = [(binding_unit(), host_toolchain()), (scheduler_unit(), host_toolchain())]
+    own = [(unit, None) for unit in (binding_unit(), scheduler_unit()) if shipped.find(unit) is None]
     wanted = [*((unit, toolchain) for unit in units), *own]
     return build_all(wanted, **callbacks)[: len(wanted) - len(own)]
 

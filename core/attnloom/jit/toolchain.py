@@ -231,6 +231,11 @@ def pick_isa(asked: str | None, machine: str, flags: frozenset[str]) -> str:
     return asked
 
 
+def best_isa() -> str:
+    """The best instruction set that this CPU has, as `pick_isa` picks it without being asked for another."""
+    return pick_isa(None, platform.machine(), cpu_flags())
+
+
 def isa_flags(isa: str, machine: str) -> tuple[str, ...]:
     """The compiler flags of an instruction set."""
     if isa == "generic":
