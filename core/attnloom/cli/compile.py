@@ -1,4 +1,4 @@
-"""`attnloom compile`: kernels built ahead of time, so that no first call waits for a compiler, or that none is needed."""
+"""`attnloom compile`: kernels built ahead of time, so that no first call waits for a compiler, or needs one."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def register(app: typer.Typer) -> None:
         output: Annotated[
             Path | None,
             typer.Option(
-                help="Copy all into this folder too; with ATTNLOOM_SHIPPED=FOLDER it serves without compilers."
+                help="Copy all into this folder; ATTNLOOM_SHIPPED=FOLDER uses it without a compiler."
             ),
         ] = None,
         debug: Annotated[bool, typer.Option("--debug", help="Build with sanitizers.")] = False,

@@ -1,8 +1,8 @@
 """Libraries built ahead of time: folders that can be copied to machines that have no compiler.
 
-`attnloom compile --output DIR` fills one; `ATTNLOOM_SHIPPED=DIR` (several with `:`) lets it be looked in before the cache.
-An entry is kept under what its sources are and what they were built for (`"sm_90a"`, `"x86-64-v3"`), whatever compiler
-did it, and is verified like an entry of the cache.
+`attnloom compile --output DIR` fills one; `ATTNLOOM_SHIPPED=DIR` (several with `:`) lets it be looked in before the
+cache. An entry is kept under what its sources are and what they were built for (`"sm_90a"`, `"x86-64-v3"`), whatever
+compiler did it, and is verified like an entry of the cache.
 """
 
 from __future__ import annotations
@@ -92,5 +92,5 @@ def _check(folder: Path) -> None:
     if status.st_uid not in (0, os.geteuid()) or status.st_mode & 0o022:
         raise ConfigError(
             f"{VARIABLE} names {folder}, which others may write to (user {status.st_uid}, mode "
-            f"{status.st_mode & 0o777:04o}), and its libraries run as you: chmod 755 it, or copy it to a folder of yours"
+            f"{status.st_mode & 0o777:04o}), and its libraries run as you: chmod 755 it, or copy it to one of your own"
         )
