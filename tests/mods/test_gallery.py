@@ -29,8 +29,8 @@ def test_score_is_the_plain_one(table, sites, name):
     x = np.random.default_rng(2).standard_normal(len(sites.request)).astype(np.float32) * 9
     want = cases.PLAIN_SCORES[name](x.astype(np.float64), sites.qo_head, sites.q_pos, sites.kv_pos)
     got = table.scores(name, x, sites)
-    distance = np.abs(sites.q_pos - sites.kv_pos)
-    assert (np.abs(got - want) <= 1e-6 * (np.abs(x) + np.abs(want) + distance)).all()
+    added = np.abs(sites.q_pos - sites.kv_pos) if name != "forgetting" else np.abs(cases.GATES).max()
+    assert (np.abs(got - want) <= 1e-6 * (np.abs(x) + np.abs(want) + added)).all()
 
 
 @pytest.mark.parametrize("name", [*cases.SCORES, *cases.MASKS])
@@ -59,7 +59,7 @@ def test_range_skips_what_it_can(table, sites, name):
 def test_half_of_the_pairs_are_skipped_where_documents_ascend(table, sites):
     looked_at = table.inside("document", sites).mean()
     assert looked_at == table.keeps("document", sites).mean()
-    table.bind({"document.document_id": cases.DOCUMENTS.flip(0).contiguous()})
+    table.bind({"document.document_id": np.array(cases.DOCUMENTS[::-1])})
     try:
         assert table.inside("document", sites).mean() > 0.5
         assert table.keeps("document", sites).mean() < looked_at * 1.01

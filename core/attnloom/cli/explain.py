@@ -45,7 +45,7 @@ def explain(
         "head_dim_v": head_dim_v,
         "dtype": dtype,
         "kv_dtype": kv_dtype,
-        "params": dict(map(_parameter, param or [])),
+        "params": dict(map(parameter, param or [])),
         "tile": tile,
     }
     try:
@@ -56,7 +56,7 @@ def explain(
             spec = attnloom.AttentionSpec.from_stack(stack, **fields)
         found = attnloom.explain(spec, arch=arch, compile=compile, qo_len=qo_len, kv_len=kv_len)
     except attnloom.AttnloomError as error:
-        typer.echo(f"error: {error}", err=True)
+        typer.echo(f"attnloom: error: {error}", err=True)
         raise typer.Exit(1) from None
     if as_json:
         typer.echo(json.dumps(found.data, indent=2, default=str))
@@ -66,7 +66,8 @@ def explain(
         typer.echo("\n" + found.data["kernel"]["source"])
 
 
-def _parameter(text: str) -> tuple[str, int | float | bool | str]:
+def parameter(text: str) -> tuple[str, int | float | bool | str]:
+    """`("a.b", 3)` for `"a.b=3"`. Raises `typer.BadParameter`."""
     name, equals, value = text.partition("=")
     if not equals:
         raise typer.BadParameter(f"{text!r}: write --param variant.parameter=value")
