@@ -120,8 +120,16 @@ class TestDoctor:
         (tmp_path / "c.toml").write_text('[plugins]\nenable = ["rop"]\n')
         done = attnloom(site, "doctor", ATTNLOOM_CONFIG=str(tmp_path / "c.toml"), PATH=str(tmp_path), CXX=None)
         assert done.returncode == 1
-        for text in ("plugin 'rop' is enabled, and no such", "it needs attnloom<0.0.1", "no C++ compiler: install g++"):
+        for text in ("plugin 'rop' is enabled, and no such", "it needs attnloom<0.0.1", "no C++ compiler was found"):
             assert text in done.stdout
+
+    def test_a_compiler_that_does_not_run(self, site, tmp_path):
+        (tmp_path / "g++").write_text("#!/bin/sh\nexit 1\n")
+        (tmp_path / "g++").chmod(0o755)
+        done = attnloom(site, "doctor", CXX=str(tmp_path / "g++"))
+        assert done.returncode == 1 and "problem: the C++ compiler does not run" in done.stdout
+        done = attnloom(site, "doctor", CXX="no-such-compiler")
+        assert done.returncode == 1 and "problem: CXX is 'no-such-compiler'" in done.stdout
 
     def test_json(self, site):
         done = attnloom(site, "doctor", "--json")

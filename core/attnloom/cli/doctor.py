@@ -9,17 +9,19 @@ import argparse
 import json
 import os
 import platform
-import shutil
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from importlib_metadata import PackageNotFoundError, distributions, version
 
 from attnloom import __version__
 from attnloom.cli.plugins import print_table, resolve
-from attnloom.errors import ConfigError
+from attnloom.errors import CompileError, ConfigError
 from attnloom.jit import cache
+from attnloom.jit.toolchain import find_compiler
 from attnloom.plugins.configuration import Config
 from attnloom.plugins.discovery import GROUP, PROVIDES, search_paths, unmet
 from attnloom.plugins.origin import source_folder
@@ -49,7 +51,7 @@ def report(plugin_set: PluginSet, problems: list[str]) -> dict:
         "python": f"{platform.python_version()} ({sys.executable})",
         "platform": platform.platform(),
         "torch": installed("torch"),
-        "compiler": compiler(),
+        "compiler": compiler()[0],
         "cache": str(cache.root().parent),
         "configuration": configuration(plugin_set.config),
         "plugins": [record.as_dict() for record in plugin_set.records()],
@@ -99,11 +101,17 @@ def problems_of(plugin_set: PluginSet) -> list[str]:
     problems += stale_installs()
     try:
         cache.check_owner(cache.root())
+        check_writable(cache.root())
     except ConfigError as error:
         problems.append(str(error))
-    if "none found" in compiler():
-        problems.append("no C++ compiler: install g++ (11 or newer) or clang++ (14 or newer), or name one in CXX")
-    return problems
+    return problems + [problem for _, problem in [compiler()] if problem]
+
+
+def check_writable(folder: Path) -> None:
+    """Raise `ConfigError` where the cache folder could not be made, or not written to."""
+    nearest = next(place for place in (folder, *folder.parents) if place.exists())
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise ConfigError(f"the cache folder {folder} cannot be written: set ATTNLOOM_CACHE_DIR to one that can")
 
 
 def installed(name: str) -> str:
@@ -114,18 +122,18 @@ def installed(name: str) -> str:
         return "not installed"
 
 
-def compiler() -> str:
-    """The C++ compiler that kernels for this machine would be built with, and the first line that it says of itself."""
-    for candidate in filter(None, (os.environ.get("CXX"), "g++", "clang++")):
-        path = shutil.which(candidate)
-        if path is None:
-            continue
-        try:
-            told = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=20, check=True).stdout
-        except (OSError, subprocess.SubprocessError) as error:
-            return f"{path}, which does not run: {error}"
-        return f"{path} ({told.splitlines()[0] if told else 'no version'})"
-    return "none found"
+def compiler() -> tuple[str, str]:
+    """The C++ compiler that kernels for this machine would be built with, and what is wrong with it, or nothing."""
+    try:
+        command = find_compiler(os.environ.get("CXX"), os.environ.get("PATH"))
+    except CompileError as error:
+        return "none found", str(error)
+    words = shlex.join(command)
+    try:
+        told = subprocess.run([*command, "--version"], capture_output=True, text=True, timeout=20, check=True).stdout
+    except (OSError, subprocess.SubprocessError) as error:
+        return f"{words}, which does not run", f"the C++ compiler does not run, install one or set CXX: {error}"
+    return f"{words} ({told.splitlines()[0] if told else 'no version'})", ""
 
 
 def stale_installs() -> Iterator[str]:
