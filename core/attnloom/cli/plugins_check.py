@@ -42,12 +42,29 @@ def run(options: argparse.Namespace) -> int:
     report = JsonReport() if options.json else RichReport()
     with tempfile.TemporaryDirectory() as scratch:
         plugins, records, wheel = find(options.target, Path(scratch))
-        for record in records:
-            for kind, name in record.provides or (("plugin", record.name),):
-                report.begin(record, kind, name)
-                for outcome in outcomes(plugins, record, kind, name, wheel, tuple(options.only)):
-                    report.add(outcome)
+        offers = [(r, kind, name) for r in records for kind, name in r.provides or (("plugin", r.name),)]
+        only = wanted(options.only, {kind for _, kind, _ in offers})
+        for record, kind, name in offers:
+            report.begin(record, kind, name)
+            for outcome in outcomes(plugins, record, kind, name, wheel, only):
+                report.add(outcome)
     return report.end()
+
+
+def wanted(only: list[str], kinds: set[str]) -> tuple[str, ...]:
+    """The names of checks as suites have them. Raises `UnknownNameError` for one that no suite of `kinds` has."""
+    if not only:
+        return ()
+    import attnloom.testing
+    from attnloom.testing.runner import checks_of
+
+    suites = [getattr(attnloom.testing, SUITES[kind]) for kind in sorted(kinds)]
+    known = list(dict.fromkeys(name.removeprefix("test_") for suite in suites for name in checks_of(suite)))
+    names = tuple(name.replace(" ", "_").replace("-", "_") for name in only)
+    for name in names:
+        if name not in known:
+            raise UnknownNameError(f"no check {name!r}{did_you_mean(name, known)} (there are: {', '.join(known)})")
+    return names
 
 
 def find(target: str, scratch: Path) -> tuple[PluginSet, list[PluginRecord], Path | None]:
