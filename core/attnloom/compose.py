@@ -190,8 +190,9 @@ def _check_aliases(members: list[Member]) -> None:
     seen: dict[str, Member] = {}
     for member in members:
         if first := seen.get(member.alias):
+            owners = first.label if first.label == member.label else f"{first.label} and {member.label}"
             raise CompositionError(
-                f"{member.alias!r} is listed twice ({first.label} and {member.label}); "
+                f"{member.alias!r} is listed twice ({owners}); "
                 f"list it once, or give one an alias: 'other={member.variant.name}'"
             )
         seen[member.alias] = member

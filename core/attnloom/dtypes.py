@@ -37,6 +37,8 @@ def dtype_name(dtype) -> str:
     name = _ALIASES.get(text, text)
     if name not in CODES:
         near = difflib.get_close_matches(name, [*CODES, *_ALIASES], n=1)
+        if name in ("float64", "double"):
+            near = ["float32"]
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise UnsupportedError(f"dtype {dtype!r} is not one of {', '.join(CODES)}{hint}")
     return name

@@ -7,6 +7,7 @@ from typing import Any
 
 from attrs import field, frozen
 
+from attnloom.errors import UnsupportedError
 from attnloom.spec import AttentionSpec
 
 
@@ -49,6 +50,8 @@ def explain(
     from attnloom.kernel import describe
     from attnloom.targets import HOST, CudaTarget
 
+    if not isinstance(spec, AttentionSpec):
+        raise UnsupportedError(f"explain takes an attnloom.AttentionSpec, got {type(spec).__name__} {spec!r:.80}")
     target = HOST if arch is None else CudaTarget(arch)
     composition, tiles, unit = describe(spec, target, max_qo_len=max_qo_len, max_kv_len=max_kv_len)
     members = composition.explain()
@@ -160,6 +163,10 @@ def _plain(value):
     if hasattr(value, "shape"):
         dtype = getattr(value, "owner", value).dtype
         return {"shape": list(value.shape), "dtype": str(dtype).removeprefix("torch.")}
+    if isinstance(value, float):
+        import numpy as np
+
+        return float(str(np.float32(value)))
     return value
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
@@ -42,7 +42,7 @@ def build(command: str) -> typer.Typer:
         rich_markup_mode=None,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
-    app.callback()(lambda: None)
+    app.callback()(_options)
     if command in MODULES:
         importlib.import_module(MODULES[command]).register(app)
     elif command.startswith("-"):
@@ -50,6 +50,10 @@ def build(command: str) -> typer.Typer:
     else:
         add_plugin_command(app, command)
     return app
+
+
+def _options(version: Annotated[bool, typer.Option("--version", "-V", help="Print the version.")] = False) -> None:
+    """An attention engine for LLM serving, built as a plugin framework."""
 
 
 def add_all(app: typer.Typer) -> None:

@@ -135,7 +135,7 @@ def _notes(result: dict[str, Any]) -> list[str]:
     origin = f"{built} compiled" if built else "from the cache"
     kinds = " | ".join(dict.fromkeys(", ".join(names) for names in result["variants"]))
     return [
-        f"variants  {kinds}",
+        f"variants  {kinds or 'none'}",
         f"kernels   {len(result['kernels'])}, {origin}, ready in {result['kernels_s']:.2f} s",
         f"plan      {ours['plan_us_median']:.0f} us median, {ours['plan_us_max']:.0f} us worst, {ours['plans']} plans",
         f"attention {ours['attention_s']:.2f} s in kernels, {ours['append_s']:.2f} s writing pages, "
