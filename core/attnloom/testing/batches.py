@@ -107,13 +107,21 @@ def check(wrapper, index, data, *, params=None, tolerance: float, about: str) ->
         near(lse, expected_lse, tolerance, f"{about}: lse")
 
 
+def _first_difference(given: np.ndarray, expected: np.ndarray, where: np.ndarray) -> str:
+    at = tuple(np.argwhere(where & ~((given == expected) | (np.isnan(given) & np.isnan(expected))))[0].tolist())
+    return (
+        f"infinities and NaN are not where the reference has them: at {list(at)} the kernel gives {given[at]:.6g}, the "
+        f"reference {expected[at]:.6g}. A position is negative where a request has more query tokens than keys"
+    )
+
+
 def near(given, expected: np.ndarray, tolerance: float, about: str) -> None:
     """Compare with an error relative to the expected magnitude, at least 1; infinities must be in the same places."""
     given = given.detach().double().cpu().numpy()
     assert not np.isnan(given[~np.isnan(expected)]).any(), f"{about}: NaN, read from where no key or value lies"
     finite = np.isfinite(expected)
     same = np.array_equal(given[~finite], expected[~finite], equal_nan=True)
-    assert same, f"{about}: infinities and NaN are not where the reference has them"
+    assert same, f"{about}: {_first_difference(given, expected, ~finite)}"
     error = np.abs(given[finite] - expected[finite]) / np.maximum(1, np.abs(expected[finite]))
     worst = error.max(initial=0.0)
     assert worst <= tolerance, f"{about}: off by {worst:.3g} relative to the reference, the bound is {tolerance:.3g}"
