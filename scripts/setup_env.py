@@ -209,4 +209,7 @@ def stop(text: str) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit("setup: interrupted; run it again, and it goes on from here")
