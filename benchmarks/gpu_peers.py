@@ -244,7 +244,7 @@ def sdpa(batch: Batch, *, backend: str):
     box = [None]
 
     def run():
-        with sdpa_kernel(SDPBackend[backend]):
+        with sdpa_kernel(getattr(SDPBackend, backend)):
             box[0] = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2)
 
     return run, box

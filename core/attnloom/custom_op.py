@@ -82,7 +82,7 @@ def call(wrapper, q, k, v, out, lse, return_lse, params, k_scale, v_scale):
         raise RunError("a compiled graph takes no params= in run: give them to plan(index, params=...)")
     if lse is not None or (out is not None and return_lse):
         raise RunError("a compiled graph takes no lse=, nor out= together with return_lse")
-    k_scale, v_scale = _as_tensor(k_scale), _as_tensor(v_scale)
+    k_scale, v_scale = _as_tensor(k_scale, wrapper.device), _as_tensor(v_scale, wrapper.device)
     if return_lse:
         return torch.ops.attnloom.run_with_lse(q, k, v, wrapper.name, k_scale, v_scale)
     if out is not None:
@@ -91,7 +91,7 @@ def call(wrapper, q, k, v, out, lse, return_lse, params, k_scale, v_scale):
     return torch.ops.attnloom.run(q, k, v, wrapper.name, k_scale, v_scale)
 
 
-def _as_tensor(scale):
+def _as_tensor(scale, device):
     if scale is None or isinstance(scale, Tensor):
         return scale
-    return torch.full((1,), scale, dtype=torch.float32)
+    return torch.full((1,), scale, dtype=torch.float32, device=device)

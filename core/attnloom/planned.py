@@ -58,6 +58,7 @@ class Planned:
         self._set_constants()
         self._input = _plan_input(spec, engine, self.args)
         self._range_fn = self._input.range_fn
+        self._reread = _costs_of(engine).reread
 
     def _set_constants(self) -> None:
         spec, args = self._spec, self.args
@@ -97,13 +98,19 @@ class Planned:
         else:
             view, chosen = self._plan_one(index.single), index.single
             composed = self._plan_one(index)
-            if composed.makespan < view.makespan:
+            if composed.makespan < view.makespan * self._cost_of_rereading(index):
                 view, chosen = composed, index
             else:
                 self._write(chosen)
         self.view, self.index = view, chosen
         self.num_tokens = chosen.num_tokens
         self._pages_checked = 0
+
+    def _cost_of_rereading(self, index: ComposedIndex) -> float:
+        """What the single form of `index` costs of what is planned, since keys that requests share are loaded again."""
+        once = sum(int(level.kv_len.sum()) for level in index.levels)
+        every = int(index.single.kv_len.sum())
+        return (once + self._reread * (every - once)) / every if every > once else 1.0
 
     def _plan_one(self, index: ComposedIndex):
         self._write(index)
@@ -159,11 +166,17 @@ class Binding:
         return self._composition.resolve(params, device=self._device)
 
 
+def _costs_of(engine):
+    from attnloom_scheduler import costs
+
+    return costs.TABLE[engine.costs]
+
+
 def _plan_input(spec: AttentionSpec, engine, args: RunArgs):
     from attnloom_scheduler import costs
     from attnloom_scheduler.inputs import PlanInput
 
-    kernel, table = engine.kernel, costs.TABLE[engine.costs]
+    kernel, table = engine.kernel, _costs_of(engine)
     itemsize = DTYPE_BYTES[spec.kv_dtype]
     dims = {"head_dim": spec.head_dim, "head_dim_v": spec.head_dim_v, "kv_itemsize": itemsize}
     tiles = [tile for tile in (kernel.tiles.short, kernel.tiles.tall) if tile is not None]

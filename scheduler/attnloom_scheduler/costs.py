@@ -2,9 +2,11 @@
 
 An item costs `alpha + beta * keys` for each kv head it covers, a merge `merge_base + gamma * part rows / workers`.
 
-The constants below are estimates, from memory bandwidth and arithmetic peak, until a calibration on the machine
-replaces them: `host` assumes a core of about 20 GFLOP/s and 8 GB/s, `cuda` one SM of an H100 (3.35 TB/s and about 600
-dense bf16 TFLOP/s in use, over 132 SMs). Plans are right whatever the constants are; only their balance suffers.
+Plans are right whatever the constants are; only their balance suffers. `host` was measured on one core of an AMD EPYC
+with AVX-512, on float32 and bfloat16 of head dim 64 and 128. `cuda` was measured on an H200, whose 132 multiprocessors
+hold 264 workers: decode of 64 x 4,096 keys (key_byte), causal prefill (flop, item_row), shared prefixes (reread:
+workers that walk the same pages at a time find them in the second-level cache). It predicts those times within 10 %,
+but for what a launch costs whatever it does.
 """
 
 from __future__ import annotations
@@ -19,28 +21,45 @@ class Costs:
     """What items and merges cost one worker of a family.
 
     Attributes:
-        item: picoseconds of starting and finishing an item, whatever its keys.
+        item: picoseconds of starting and finishing an item, whatever its rows and keys.
+        item_row: picoseconds of one packed row of a tile: its query loaded, its output or partial written.
         key_byte: picoseconds of loading one byte of K or V (memory bound).
         flop: picoseconds of one floating-point operation (compute bound).
         merge_base: picoseconds of a merge of any size (a launch, or a barrier between threads).
         merge_row_byte: picoseconds of one byte of a merged part row.
         cache_bytes: bytes of the cache that workers share.
+        reread: what keys cost that other rows of the batch load too, as a share of the first load.
     """
 
     item: int
+    item_row: int
     key_byte: float
     flop: float
     merge_base: int
     merge_row_byte: float
     cache_bytes: int
+    reread: float = 1.0
 
 
 TABLE = {
     "host": Costs(
-        item=500_000, key_byte=125.0, flop=50.0, merge_base=3_000_000, merge_row_byte=250.0, cache_bytes=1 << 20
+        item=400_000,
+        item_row=130_000,
+        key_byte=80.0,
+        flop=10.0,
+        merge_base=3_000_000,
+        merge_row_byte=330.0,
+        cache_bytes=1 << 20,
     ),
     "cuda": Costs(
-        item=2_000_000, key_byte=40.0, flop=0.22, merge_base=3_000_000, merge_row_byte=80.0, cache_bytes=50 << 20
+        item=2_000_000,
+        item_row=50_000,
+        key_byte=63.0,
+        flop=1.1,
+        merge_base=1_000_000,
+        merge_row_byte=130.0,
+        cache_bytes=50 << 20,
+        reread=0.45,
     ),
 }
 
@@ -52,7 +71,9 @@ def tile_class(costs: Costs, t_q: int, t_kv: int, *, rows: int, head_dim: int, h
     """
     load = costs.key_byte * (head_dim + head_dim_v) * kv_itemsize
     multiply = costs.flop * 2 * (head_dim + head_dim_v) * rows
-    return TileClass(t_q=t_q, t_kv=t_kv, alpha=max(1, costs.item), beta=max(1, round(max(load, multiply))))
+    return TileClass(
+        t_q=t_q, t_kv=t_kv, alpha=max(1, costs.item + costs.item_row * rows), beta=max(1, round(max(load, multiply)))
+    )
 
 
 def merge_row(costs: Costs, head_dim_v: int) -> int:
