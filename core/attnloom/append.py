@@ -24,10 +24,18 @@ def append_kv(k, v, kv_cache, where, *, kv_layout: str = "NHD", k_scale=None, v_
             Rows are divided by it, and clamped to what the cache's dtype can hold.
 
     Raises:
-        RunError: shapes that do not fit each other, with both.
-        IndexFormatError: a slot past the end of the cache. Nothing has been written.
+        RunError: shapes, dtypes or scales that do not fit, with both values.
+        IndexFormatError: a slot past the end of the cache, or an index with a page id below 0.
+            Nothing has been written then.
     """
     k_cache, v_cache = cache_views(kv_cache, kv_layout)
+    for name, rows, cache in (("k", k, k_cache), ("v", v, v_cache)):
+        _check_tensors(name, rows, cache)
+    if k_cache.shape[:2] != v_cache.shape[:2]:
+        raise RunError(
+            f"the k cache has shape {list(k_cache.shape)}, the v cache {list(v_cache.shape)}: "
+            "they must have the same pages and page size"
+        )
     page_size = k_cache.shape[1]
     if isinstance(where, ComposedIndex):
         if where.page_size != page_size:
@@ -35,7 +43,7 @@ def append_kv(k, v, kv_cache, where, *, kv_layout: str = "NHD", k_scale=None, v_
         where = token_slots(where)
     if k_scale is None and v_scale is None and _copy_rows(k, v, k_cache, v_cache, where):
         return
-    slots = torch.as_tensor(where if len(where) else np.zeros(0, np.int64), device=k_cache.device)
+    slots = _slots(where, k_cache.device)
     _check_rows("k", k, k_cache, slots)
     _check_rows("v", v, v_cache, slots)
     k_scale, v_scale = _divisor("k_scale", k_scale, k_cache), _divisor("v_scale", v_scale, v_cache)
@@ -107,13 +115,37 @@ def _fill_slots(slots: np.ndarray, level: Level, page_size: int, kv_index: np.nd
     tokens, rows, ordinal = tokens[held], rows[held], ordinal[held]
     place = np.asarray(level.kv_offset, dtype=np.int64)[rows] + ordinal
     entry = np.asarray(level.page_begin)[rows] + place // page_size
-    slots[tokens] = _gather(level.indices, entry) * page_size + place % page_size
+    pages = _gather(level.indices, entry)
+    if pages.size and pages.min() < 0:
+        at = int(pages.argmin())
+        raise IndexFormatError(f"the keys of query token {tokens[at]} lie in page {pages[at]}, expected at least 0")
+    slots[tokens] = pages * page_size + place % page_size
 
 
 def _gather(indices, entry: np.ndarray) -> np.ndarray:
     if isinstance(indices, torch.Tensor):
         return indices.reshape(-1)[torch.from_numpy(entry).to(indices.device)].cpu().numpy().astype(np.int64)
     return np.asarray(indices).reshape(-1)[entry].astype(np.int64)
+
+
+def _check_tensors(name: str, rows, cache) -> None:
+    for what, tensor in ((name, rows), (f"the {name} cache", cache)):
+        if not isinstance(tensor, torch.Tensor):
+            raise RunError(f"{what} must be a torch tensor, got {type(tensor).__name__}")
+    if cache.dim() != 4:
+        raise RunError(f"the {name} cache must be [pages, page_size, kv_heads, dim], got {list(cache.shape)}")
+    if not rows.dtype.is_floating_point:
+        raise RunError(f"{name} is {rows.dtype}, keys and values are floats")
+    if rows.requires_grad and torch.is_grad_enabled():
+        raise RunError(f"{name} requires a gradient, which a cache does not carry: append under torch.no_grad()")
+
+
+def _slots(where, device):
+    try:
+        return torch.as_tensor(where if len(where) else np.zeros(0, np.int64), device=device)
+    except (TypeError, ValueError, RuntimeError) as error:
+        shown = repr(where)[:80]
+        raise IndexFormatError(f"where is a ComposedIndex or an integer slot a token, got {shown}: {error}") from error
 
 
 def _check_rows(name: str, rows, cache, slots) -> None:
@@ -142,7 +174,12 @@ def _scatter(cache, pages, offsets, rows, divisor) -> None:
 def _divisor(name: str, scale, cache):
     if scale is None:
         return None
-    scale = torch.as_tensor(scale, dtype=torch.float32, device=cache.device)
+    try:
+        scale = torch.as_tensor(scale, dtype=torch.float32, device=cache.device)
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+        raise RunError(f"{name} must be a number or float32 [kv_heads], got {scale!r}: {error}") from error
     if scale.numel() not in (1, cache.shape[2]):
         raise RunError(f"{name} has {scale.numel()} values; it takes 1, or one for each of {cache.shape[2]} kv heads")
+    if not scale.is_cuda and not bool((scale.isfinite() & (scale != 0)).all()):
+        raise RunError(f"{name} must be finite and not 0, got {scale.tolist()}")
     return scale.reshape(-1, 1)

@@ -19,6 +19,8 @@ def cache_views(kv, kv_layout: str = "NHD"):
         if len(kv) != 2:
             raise RunError(f"kv must be (k_cache, v_cache) or one tensor, got a {type(kv).__name__} of {len(kv)}")
         k, v = kv
+    elif not hasattr(kv, "dim"):
+        raise RunError(f"kv must be (k_cache, v_cache) or one tensor, got {type(kv).__name__}")
     else:
         if kv.dim() != 5 or kv.shape[1] != 2:
             raise RunError(
@@ -31,6 +33,8 @@ def cache_views(kv, kv_layout: str = "NHD"):
     if kv_layout != "HND":
         raise RunError(f"kv_layout {kv_layout!r} is neither 'NHD' nor 'HND'")
     for name, cache in (("k", k), ("v", v)):
+        if not hasattr(cache, "dim"):
+            raise RunError(f"the {name} cache must be a torch tensor, got {type(cache).__name__}")
         if cache.dim() != 4:
             raise RunError(f"the {name} cache must be [pages, kv_heads, page_size, dim], got {list(cache.shape)}")
     return k.transpose(1, 2), v.transpose(1, 2)
