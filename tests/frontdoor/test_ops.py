@@ -94,6 +94,40 @@ def test_merge_states():
         attnloom.merge_states([(out, lse[:, 0])])
 
 
+@pytest.mark.parametrize("broken", [float("nan"), float("inf")])
+def test_a_broken_state_is_not_hidden_by_the_merge(broken):
+    out, lse = random(5, 2, 8), random(5, 2)
+    bad = lse.clone()
+    bad[3, 1] = broken
+    for states in ([(out, bad)], [(out, bad), (out, lse)], [(out, lse), (out, bad)]):
+        merged, merged_lse = attnloom.merge_states(states)
+        assert merged[3, 1].isnan().all() and not merged_lse[3, 1].isfinite()
+        kept = torch.ones(5, 2, dtype=torch.bool)
+        kept[3, 1] = False
+        assert torch.allclose(merged[kept], out[kept])
+
+
+@pytest.mark.parametrize(
+    "states, words",
+    [
+        (None, "pairs, got NoneType"),
+        (torch.zeros(2), "pairs, got Tensor"),
+        ([torch.zeros(2, 2, 2)], r"state 0 must be an \(O, LSE\) pair, got a Tensor"),
+        ([(torch.zeros(2, 2, 2),)], "got a tuple of 1"),
+        ([(torch.zeros(2, 2, 2), None)], "LSE of state 0 must be a torch tensor, got NoneType"),
+        ([(np.zeros((2, 2, 2)), torch.zeros(2, 2))], "O of state 0 must be a torch tensor, got ndarray"),
+        ([(torch.zeros(2, 2, 2).int(), torch.zeros(2, 2))], "O of state 0 is torch.int32"),
+        (
+            [(torch.zeros(2, 2, 2), torch.zeros(2, 2)), (torch.zeros(2, 2, 2, device="meta"), torch.zeros(2, 2))],
+            "state 1 is on meta and cpu, state 0 on cpu",
+        ),
+    ],
+)
+def test_what_is_no_state(states, words):
+    with pytest.raises(attnloom.RunError, match=words):
+        attnloom.merge_states(states)
+
+
 @pytest.mark.parametrize("layout", ["separate", "fused", "hnd", "hnd_fused", "layer"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2])
 def test_append_then_read_back(bench, rng, layout, dtype):
