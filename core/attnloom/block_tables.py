@@ -55,6 +55,8 @@ def padded_table(block_tables, requests: int) -> PageLists:
     """
     if isinstance(block_tables, (list, tuple)):
         return _ragged_lists(block_tables, requests)
+    if is_tensor(block_tables) and getattr(block_tables, "is_sparse", False):
+        raise IndexFormatError("block_tables is a sparse tensor, expected a dense one: use .to_dense()")
     table = page_ids(block_tables, "block_tables")
     shape = table.shape
     if len(shape) not in (2, 3):

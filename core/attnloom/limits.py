@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
-from attrs import astuple, frozen
+from attrs import astuple, field, frozen
 
 from attnloom.errors import PlanError
 from attnloom.index import ComposedIndex
+
+
+def _at_least_0(_instance, attribute, value) -> None:
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
+        raise PlanError(f"max_{attribute.name} must be an integer of at least 0, or none for no bound, got {value!r}")
 
 
 @frozen
@@ -19,12 +24,12 @@ class Limits:
         pages: entries of a level's page lists (of one kv head), padding of a table included.
     """
 
-    requests: int | None = None
-    tokens: int | None = None
-    qo_len: int | None = None
-    kv_len: int | None = None
-    pages: int | None = None
-    levels: int | None = None
+    requests: int | None = field(default=None, validator=_at_least_0)
+    tokens: int | None = field(default=None, validator=_at_least_0)
+    qo_len: int | None = field(default=None, validator=_at_least_0)
+    kv_len: int | None = field(default=None, validator=_at_least_0)
+    pages: int | None = field(default=None, validator=_at_least_0)
+    levels: int | None = field(default=None, validator=_at_least_0)
 
     @property
     def any(self) -> bool:

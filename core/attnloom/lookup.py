@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from attnloom.errors import UnknownNameError
 from attnloom.index import StorageFormat
 
 
@@ -12,6 +13,8 @@ def storage_format(name: str) -> StorageFormat:
         UnknownNameError: no plugin provides it; the message has near names, and the cause where a plugin that
             would have provided it failed.
     """
+    if not isinstance(name, str):
+        raise UnknownNameError(f"a storage format is asked for by its name, got {name!r}")
     from attnloom.plugins import PluginSet
 
     return PluginSet.default().storage_format(name)

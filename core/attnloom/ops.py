@@ -8,6 +8,7 @@ from collections import OrderedDict
 import numpy as np
 
 from attnloom.errors import RunError
+from attnloom.index_arrays import as_integers
 from attnloom.spec import AttentionSpec
 from attnloom.wrapper import AttentionWrapper
 
@@ -77,6 +78,9 @@ def attention(
 
 
 def _check_shapes(q, k, v) -> None:
+    for name, tensor in (("q", q), ("k", k), ("v", v)):
+        if not hasattr(tensor, "data_ptr"):
+            raise RunError(f"{name} must be a torch tensor, got {type(tensor).__name__}")
     if q.dim() not in (3, 4) or k.dim() != q.dim() or v.dim() != q.dim():
         raise RunError(
             "q, k and v must all be [tokens, heads, dim] or all [batch, tokens, heads, dim]; "
@@ -111,7 +115,7 @@ def _padded(q, k, v, qo_lens, kv_lens):
     if qo_lens is not None:
         raise RunError("qo_lens takes packed tensors [tokens, heads, dim]; with a batch every row has all its queries")
     batch, length = k.shape[:2]
-    kv_lens = np.full(batch, length) if kv_lens is None else np.asarray(kv_lens)
+    kv_lens = np.full(batch, length) if kv_lens is None else as_integers(kv_lens, "kv_lens")
     if len(kv_lens) and int(kv_lens.max()) > length:
         raise RunError(f"kv_lens holds {int(kv_lens.max())}, k has {length} keys a batch row")
     starts = np.arange(batch, dtype=np.int64) * length

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from attnloom.errors import RunError
 
+_FLOAT32_MAX = (2 - 2**-23) * 2.0**127
+
 
 class Scale:
     """The k or the v scale of a run on an engine: keeps alive what the kernel is pointed to."""
@@ -21,6 +23,8 @@ class Scale:
             RunError: anything else.
         """
         if isinstance(value, (int, float)):
+            if not abs(value) <= _FLOAT32_MAX:
+                raise RunError(f"{self.name}_scale must be a finite float32, got {value!r}")
             return self._engine.constant(float(value)), 0
         if not hasattr(value, "data_ptr"):
             raise RunError(f"{self.name}_scale must be a number or a float32 tensor, got {value!r}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import pickle
 import types
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import attrs
@@ -16,6 +16,7 @@ from attnloom.errors import CompositionError, ParamError, UnsupportedError
 from attnloom.tile import Tile
 from attnloom.variant import Variant, normalize_name
 
+_FLOAT32_MAX = (2 - 2**-23) * 2.0**127
 _COMPUTE_DTYPES = ("float32", "float16", "bfloat16")
 
 
@@ -28,7 +29,10 @@ def _dimension(instance, attribute, value) -> None:
 
 def _variants(value) -> tuple[str | Variant, ...]:
     if isinstance(value, (str, Variant)):
-        raise CompositionError(f"variants must be a list, got {value!r}; write variants=[{value!r}]")
+        meant = [name.strip() for name in value.split(",")] if isinstance(value, str) else [value]
+        raise CompositionError(f"variants must be a list, got {value!r}; write variants={meant!r}")
+    if not isinstance(value, Iterable):
+        raise CompositionError(f"variants must be a list, got {value!r}")
     members = []
     for entry in value:
         if isinstance(entry, str):
@@ -66,7 +70,10 @@ def _follows(other: str, convert=lambda value: value):
 
 def _scale(value, self) -> float:
     if value is not None:
-        return float(value)
+        try:
+            return float(value)
+        except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+            raise UnsupportedError(f"sm_scale must be a number, got {value!r}") from error
     return 1.0 / math.sqrt(self.head_dim) if isinstance(self.head_dim, int) and self.head_dim > 0 else 1.0
 
 
@@ -123,8 +130,8 @@ class AttentionSpec:
 
     @sm_scale.validator
     def _is_finite(self, _attribute, value):
-        if not math.isfinite(value):
-            raise UnsupportedError(f"sm_scale must be finite, got {value}")
+        if not abs(value) <= _FLOAT32_MAX:
+            raise UnsupportedError(f"sm_scale must be a finite float32, got {value}")
 
     @classmethod
     def from_stack(cls, name: str, *, plugins=None, **overrides) -> AttentionSpec:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 from attnloom.errors import PlanError
 
 
@@ -46,6 +48,9 @@ class Workspace:
     def captured(self) -> None:
         """Say that a CUDA graph holds its address, so that it stays where it is."""
         self._captured = True
+
+    def __reduce__(self):
+        raise pickle.PicklingError("a Workspace holds an address of this process: make another one")
 
     def __repr__(self) -> str:
         return f"Workspace({self.nbytes} bytes on {self.device})"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import pickle
 import threading
+from collections.abc import Mapping
 
 import torch
 
@@ -12,7 +13,7 @@ from attnloom import custom_op
 from attnloom.cache import cache_views
 from attnloom.dtypes import torch_dtype
 from attnloom.engines import open_engine
-from attnloom.errors import NotPlannedError, PlanError, RunError
+from attnloom.errors import NotPlannedError, ParamError, PlanError, RunError
 from attnloom.index import ComposedIndex
 from attnloom.limits import Limits
 from attnloom.planned import Binding, Planned
@@ -63,6 +64,12 @@ class AttentionWrapper:
         workspace: Workspace | None = None,
         name: str | None = None,
     ):
+        if not isinstance(spec, AttentionSpec):
+            raise PlanError(f"spec must be an AttentionSpec, got {type(spec).__name__}")
+        if workspace is not None and not isinstance(workspace, Workspace):
+            raise PlanError(f"workspace must be an attnloom.Workspace, got {type(workspace).__name__}")
+        if name is not None and not isinstance(name, str):
+            raise PlanError(f"name must be a string, got {name!r}")
         self.spec = spec
         self.limits = Limits(max_requests, max_tokens, max_qo_len, max_kv_len, max_pages, max_levels)
         self._limited = self.limits.any
@@ -97,6 +104,13 @@ class AttentionWrapper:
             PlanError: it is larger than the declared maxima or made for other heads. ParamError: wrong `params`.
                 The plan in force before stays in force.
         """
+        if not isinstance(index, ComposedIndex):
+            raise PlanError(
+                f"plan takes a ComposedIndex, as storage_format(...).build_index(...) makes it, got a "
+                f"{type(index).__name__}; the plan in force stays"
+            )
+        if params is not None:
+            _check_params(params)
         with self._alone():
             index.ensure_valid()
             if self._limited:
@@ -150,6 +164,8 @@ class AttentionWrapper:
             RunError: tensors or parameters that do not match the plan, with both values. Nothing was written.
             IndexFormatError: page ids past the end of this cache. ParamError: wrong `params`.
         """
+        if params is not None:
+            _check_params(params)
         k, v = kv if type(kv) is tuple and len(kv) == 2 and kv_layout == "NHD" else cache_views(kv, kv_layout)
         if torch.compiler.is_compiling():
             return custom_op.call(self, q, k, v, out, lse, return_lse, params, k_scale, v_scale)
@@ -210,6 +226,11 @@ class AttentionWrapper:
 
     def __repr__(self) -> str:
         return f"AttentionWrapper({self.name!r}, {self.spec!r}, device={str(self.device)!r})"
+
+
+def _check_params(params) -> None:
+    if not isinstance(params, Mapping):
+        raise ParamError(f"params must be a mapping such as {{'soft_cap.cap': 50.0}}, got {params!r}")
 
 
 def _check_gradients(*tensors) -> None:

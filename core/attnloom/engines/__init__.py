@@ -21,6 +21,8 @@ import torch
 from attnloom.errors import UnsupportedError
 from attnloom.targets import target_of
 
+MOST_WORKERS = 65535
+
 
 def open_engine(device, spec, limits, *, num_threads: int | None, num_workers: int | None):
     """The engine of `device` for `spec`: opens or compiles the kernel.
@@ -43,10 +45,12 @@ def open_engine(device, spec, limits, *, num_threads: int | None, num_workers: i
 
 
 def positive(name: str, value: int | None, default: int) -> int:
-    """`value`, or `default` for none. Raises `PlanError` unless it is an integer of at least 1."""
+    """`value`, or `default` for none. Raises `PlanError` unless it is an integer from 1 to 65,535, as queues are."""
     from attnloom.errors import PlanError
 
     value = default if value is None else value
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise PlanError(f"{name} must be an integer of at least 1, got {value!r}")
+    if value > MOST_WORKERS:
+        raise PlanError(f"{name} must be at most {MOST_WORKERS}, got {value}")
     return value

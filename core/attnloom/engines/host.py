@@ -47,11 +47,13 @@ class HostEngine:
         planned.args.plan = planned.view.address
 
     def require(self, name: str, tensor) -> None:
-        """Raises `RunError` unless `tensor` is a torch tensor on the host."""
+        """Raises `RunError` unless `tensor` is a strided torch tensor on the host."""
         if not isinstance(tensor, torch.Tensor):
             raise RunError(f"{name} must be a torch tensor, got {type(tensor).__name__}")
         if not tensor.is_cpu:
             raise RunError(f"{name} is on {tensor.device}, the wrapper on cpu: move it with .cpu()")
+        if tensor.layout is not torch.strided:
+            raise RunError(f"{name} has layout {tensor.layout}, kernels read torch.strided: use .to_dense()")
 
     def empty(self, shape, dtype):
         """A new tensor on the host."""
@@ -60,9 +62,9 @@ class HostEngine:
     def constant(self, value: float) -> int:
         """The address of `value` as a float32, valid as long as this engine."""
         number = self._constants.get(value)
-        if number is None:
+        if number is None:  # the newest stay: a run has two
             if len(self._constants) >= 64:
-                self._constants.clear()
+                del self._constants[next(iter(self._constants))]
             number = self._constants[value] = ctypes.c_float(value)
         return ctypes.addressof(number)
 
