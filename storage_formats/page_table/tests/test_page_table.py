@@ -154,6 +154,8 @@ TABLE = np.zeros((2, 2), np.int32)
         (([1, 1], [3, 1], 2), {"block_tables": TABLE, "q_pos": [1]}, r"q_pos has 1 position\(s\), the batch has 2"),
         (([1, 1], [3, 1], 2), {"block_tables": TABLE, "block_pos": [[1], [2]]}, r"block_pos has shape \[2, 1\]"),
         (([1, 1], [3, 1], 2), {"block_tables": TABLE, "mask": [None]}, r"mask has 1 mask\(s\)"),
+        (([1, 1], [3, 1], 2), {"block_tables": TABLE, "mask": 3}, "mask must hold a bool array .* got 3"),
+        (([1, 1], [3, 1], 2), {"block_tables": TABLE, "mask": "ab"}, "mask must hold a bool array .* got 'ab'"),
         (
             ([1, 1], [3, 1], 2),
             {"block_tables": TABLE, "mask": [np.ones((1, 4), bool), None]},

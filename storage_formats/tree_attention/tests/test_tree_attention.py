@@ -90,6 +90,14 @@ def test_no_tree_is_a_chain():
         (([2], [5]), {"choices": [(0, 1)]}, r"the path \[0, 1\] but not its front \[0\]"),
         (([2], [5]), {"choices": [(0,), (0,)]}, r"the path \[0\] twice"),
         (([2], [5]), {"choices": [()]}, "an empty path"),
+        (([2], [5]), {"parents": 3}, "parents must hold a list .* got 3"),
+        (([2], [5]), {"parents": "ab"}, "parents must hold a list .* got 'ab'"),
+        (([2], [5]), {"parents": {}}, "parents must hold a list .* got {}"),
+        (([2], [5]), {"choices": 3}, "choices must be paths of integers .* got 3"),
+        (([2], [5]), {"choices": [3]}, r"choices must be paths of integers .* got \[3\]"),
+        (([2], [5]), {"choices": [("a",)]}, "choices must be paths of integers"),
+        (([2], [5]), {"choices": [(0.5,)]}, "choices must be paths of integers"),
+        (([2], [5]), {"choices": [(-1,)]}, r"the path \[-1\], ranks are at least 0"),
     ],
 )
 def test_contradictions_are_named(args, needs, message):

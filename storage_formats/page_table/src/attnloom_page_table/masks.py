@@ -20,6 +20,8 @@ def pack_masks(mask, qo_len, kv_len):
     Raises:
         IndexFormatError: for another dtype or shape, naming the request.
     """
+    if not hasattr(mask, "__len__") or isinstance(mask, (str, bytes)):
+        raise IndexFormatError(f"mask must hold a bool array for each request, got {mask!r}")
     masks = _split(mask, qo_len, kv_len) if is_tensor(mask) or isinstance(mask, np.ndarray) else list(mask)
     if len(masks) != len(qo_len):
         raise IndexFormatError(f"mask has {len(masks)} mask(s), the batch has {len(qo_len)} request(s)")

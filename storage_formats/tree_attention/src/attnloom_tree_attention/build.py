@@ -85,6 +85,8 @@ def _flat_parents(parents, choices, qo_len, qo_indptr):
         if len(flat) != qo_indptr[-1]:
             raise IndexFormatError(f"parents has {len(flat)} element(s), the trees have {qo_indptr[-1]} token(s)")
         return flat
+    if not hasattr(parents, "__len__") or isinstance(parents, (str, bytes, dict)):
+        raise IndexFormatError(f"parents must hold a list of parents for each request, got {parents!r}")
     if len(parents) != len(qo_len):
         raise IndexFormatError(f"parents is of {len(parents)} request(s), the batch has {len(qo_len)}")
     listed = []

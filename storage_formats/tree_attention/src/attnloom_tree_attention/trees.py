@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from functools import lru_cache
 
 import numpy as np
@@ -80,7 +81,12 @@ def parents_of_choices(choices):
     Raises:
         IndexFormatError: for a path that is empty, double, or whose front is no path of the tree.
     """
-    paths = sorted((tuple(path) for path in choices), key=lambda path: (len(path), path))
+    try:
+        paths = sorted((tuple(map(operator.index, path)) for path in choices), key=lambda path: (len(path), path))
+    except TypeError as error:
+        raise IndexFormatError(f"choices must be paths of integers such as [(0,), (0, 0)], got {choices!r}") from error
+    if negative := next((path for path in paths if path and min(path) < 0), None):
+        raise IndexFormatError(f"choices has the path {list(negative)}, ranks are at least 0")
     place = {(): 0}
     parents = [-1]
     for path in paths:
