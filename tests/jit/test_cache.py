@@ -172,6 +172,15 @@ def test_any_path_will_do(tmp_path, monkeypatch, unit, real_compiler, folder):
     assert call(jit.build(unit(source=INCLUDING, include_dirs=[headers]))) == 7
 
 
+def test_a_blank_cache_folder_is_none(monkeypatch):
+    from attnloom.jit import cache
+
+    monkeypatch.setenv("ATTNLOOM_CACHE_DIR", "  ")
+    blank = cache.root()
+    monkeypatch.delenv("ATTNLOOM_CACHE_DIR")
+    assert blank == cache.root()
+
+
 def test_a_missing_include_folder_is_named(tmp_path, unit, real_compiler):
     with pytest.raises(CompileError, match=r"include folder .*gone does not exist"):
         jit.build(unit(include_dirs=[tmp_path / "gone"]))
