@@ -86,6 +86,8 @@ def test_prompts_from_a_file(capsys, folder, tmp_path):
         (["w5", "--variants", "causal", "--stack", "x"], "--variants or --stack, not both"),
         (["w5", "--param", "soft_cap.cap=3"], "--param belongs to --variants or --stack"),
         (["w5", "--variants", "causal,soft_cap", "--param", "soft_cap.cap"], "is not of the form"),
+        (["w5", "--variants", "causal,soft_cap", "--param", "soft_cap.cpa=3", "--model", "none"], "'soft_cap.cap'"),
+        (["w5", "--variants", "causal,cap=soft-cap", "--param", "cap.x=3", "--model", "none"], "'cap.cap'"),
         (["w5", "--stack", "nosuch"], "nosuch"),
         (["w5", "--model", "no/such/model"], "no model at no/such/model"),
         (["w5", "--device", "cuda"], "cuda"),

@@ -6,7 +6,7 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
@@ -29,7 +29,7 @@ def generate(
     storage_format: Annotated[str, typer.Option(help="page_table or radix_tree.")] = "radix_tree",
     page_size: Annotated[int, typer.Option(help="Tokens of a page.")] = 16,
     variants: Annotated[
-        str | None, typer.Option(help="Variants in place of the model's own, in order, separated by commas.")
+        str | None, typer.Option(help="In place of the model's own, causal too; in order, separated by commas.")
     ] = None,
     param: Annotated[
         list[str] | None, typer.Option(help="A parameter of --variants or --stack: soft_cap.cap=30. May repeat.")
@@ -123,7 +123,9 @@ def _override(variants: str | None, stack: str | None, param: list[str] | None):
     """The variants of the user's choice, or none."""
     from attnloom.errors import CompositionError, ParamError
     from attnloom.integrations.layers import Override
+    from attnloom.params import assign
     from attnloom.plugins import PluginSet
+    from attnloom.variant import normalize_name
 
     if variants is None and stack is None:
         if param:
@@ -142,10 +144,19 @@ def _override(variants: str | None, stack: str | None, param: list[str] | None):
         if not separator:
             raise ParamError(f"--param {pair!r} is not of the form variant.parameter=value")
         params[key.strip()] = _number(value.strip())
+    members = []
     for name in names:
-        if PluginSet.default().variant(name.rpartition("=")[2]).rotation:
+        alias, _, variant = name.rpartition("=")
+        members.append(_Member(normalize_name(alias or variant), PluginSet.default().variant(variant)))
+        if members[-1].variant.rotation:
             raise CompositionError(f"the model rotates q and k itself: leave {name!r} out of the variants")
+    assign(members, params)  # a misspelt parameter is told before a model is loaded
     return Override(names, params)
+
+
+class _Member(NamedTuple):
+    alias: str
+    variant: Any
 
 
 def _number(text: str) -> Any:
@@ -209,10 +220,10 @@ def _generate(*, prompts, source, device, dtype, max_new_tokens, check, report, 
     loaded = load_model(source, dtype=getattr(torch, dtype), device=device, report=report)
     ids = encode_prompts(loaded.tokenizer, prompts)
     ends = end_tokens(loaded.model, loaded.tokenizer)
-    report("loading or compiling kernels")
+    report("loading kernels, or compiling them (once, some ten seconds)")
     generator = Generator(loaded.model, **how)
     generator.prepare()
-    report("generating", total=len(ids) * max_new_tokens)
+    report(f"generating up to {max_new_tokens} tokens for {len(ids)} prompt(s)", total=len(ids) * max_new_tokens)
     ours = generator.generate(ids, max_new_tokens=max_new_tokens, end_tokens=ends, on_token=advance)
     eager = verdict = None
     if check:
