@@ -6,7 +6,7 @@ from attnloom.tile import TileHeuristic
 MEASURED_TILES = TileHeuristic(
     name="measured_tiles",
     choose="attnloom_measured_tiles.choose:choose",
-    doc="The fastest tiles of a table measured on a two-core server, by dtype and head dimension.",
+    doc="The fastest tiles of a table of measurements, by dtype and head dimension.",
 )
 
 
