@@ -16,6 +16,7 @@ struct FewRows {
   char* memory;  // queries, then the stages of each warp
   float* md;     // [warps][t_q][2]
   int* noted;    // [warps][stages][16] listed positions
+  Slice* found;  // [warps]: where the keys lie that are copied next
 
   ATTNLOOM_DEVICE int warp() const { return warp_id(); }
   ATTNLOOM_DEVICE char* stage(int of_warp, int i) const {
@@ -85,9 +86,13 @@ struct FewRows {
       }
       if (ahead != Seen<slots>::kNone) {
         char* stage = this->stage(warp(), to);
+        Slice& keys = found[warp()];
+        place.template put_down<S>(unit.args, keys);
         positions.note(ahead * kSlice, noted_at(to));
-        copy_keys(source, place, shared_address(stage));
-        copy_values(source, place, shared_address(stage) + values_at());
+        __syncwarp();
+        copy_keys(source, keys, shared_address(stage));
+        copy_values(source, keys, shared_address(stage) + values_at());
+        __syncwarp();
         ahead = next_slice(seen, ahead + 1);
         find();
       }

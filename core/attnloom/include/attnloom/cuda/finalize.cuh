@@ -11,8 +11,8 @@ ATTNLOOM_DEVICE float head_scale(const float* scale, int stride, int head) { ret
 // Two neighbouring elements of the output.
 template <DType T>
 ATTNLOOM_DEVICE void store_pair(void* out, int64_t at, float a, float b) {
-  if constexpr (T == kF32) *reinterpret_cast<float2*>(static_cast<float*>(out) + at) = {a, b};
-  else *reinterpret_cast<uint32_t*>(static_cast<uint16_t*>(out) + at) = pack<T>(a, b);
+  if constexpr (T == kF32) *reinterpret_cast<float2*>(in_global(static_cast<float*>(out)) + at) = {a, b};
+  else *reinterpret_cast<uint32_t*>(in_global(static_cast<uint16_t*>(out)) + at) = pack<T>(a, b);
 }
 
 // Joins row_init, normalises, applies the scale of V and output_transform, and writes the row of O and its LSE. The row
@@ -29,7 +29,7 @@ ATTNLOOM_DEVICE void write_row(const RunArgs& args, const typename V::Params& pa
       state = merged.state;
       factor = merged.first;
     }
-    factor = state.d == 0.0f ? 0.0f : factor / state.d;
+    factor = state.d == 0.0f ? 0.0f : __fdividef(factor, state.d);
   }
   if constexpr (!V::has_value_transform) factor *= head_scale(args.v_scale, args.v_scale_stride, site.kv_head);
 #pragma unroll
@@ -48,11 +48,11 @@ ATTNLOOM_DEVICE void write_row(const RunArgs& args, const typename V::Params& pa
 template <class S, int G>
 ATTNLOOM_DEVICE void write_part(const RunArgs& args, State state, const Row<SpreadMap<S::head_dim_v, G>>& row, int64_t part) {
   using Map = SpreadMap<S::head_dim_v, G>;
-  float* o = args.partial_o + part * S::head_dim_v;
+  float* o = in_global(args.partial_o) + part * S::head_dim_v;
 #pragma unroll
   for (int i = 0; i < Map::held; i++)
     if (Map::holds(i)) *reinterpret_cast<float2*>(o + 2 * Map::unit(i)) = {row.x.at[i][0], row.x.at[i][1]};
-  if (Map::unit(0) == 0) *reinterpret_cast<float2*>(args.partial_md + 2 * part) = {state.m, state.d};
+  if (Map::unit(0) == 0) *reinterpret_cast<float2*>(in_global(args.partial_md) + 2 * part) = {state.m, state.d};
 }
 
 }  // namespace attnloom::cuda

@@ -2,6 +2,7 @@
 #pragma once
 #include <cuda_runtime.h>
 
+#include <cstddef>
 #include <cstdio>
 
 #include "../host/ranges.h"
@@ -14,6 +15,7 @@ namespace attnloom::cuda {
 template <class S, class V>
 struct Shared {
   using R = Rows<V, S::max_t_q>;
+  RunArgs args;  // without the index of the host
   IndexView index;
   Item item;
   R rows;
@@ -21,7 +23,7 @@ struct Shared {
   const Item* next;               // the item after the one at hand, of `left`
   int left;
   Seen<R::slots> seen[S::warps][2];
-  Place places[S::threads * ((S::max_t_kv / kSlice + S::warps - 1) / S::warps)];
+  Slice found[S::warps * ((S::max_t_kv / kSlice + S::warps - 1) / S::warps)];
   float md[S::warps * 32 * 2];
   int noted[S::larger(S::warps * S::stages * kSlice, 2 * S::max_t_kv)];
 };
@@ -36,9 +38,9 @@ constexpr int tile_bytes() {
 
 // Runs the units of an item of tile class C.
 template <class S, class V, int C>
-ATTNLOOM_DEVICE void run_item(const RunArgs& args, const typename V::Params& params, Shared<S, V>& shared, char* memory) {
+ATTNLOOM_DEVICE void run_item(const typename V::Params& params, Shared<S, V>& shared, char* memory) {
   using R = typename Shared<S, V>::R;
-  const Unit<S, V, R> unit{args, params, shared.index, shared.item, shared.rows, shared.head, shared.first, shared.count, shared.group};
+  const Unit<S, V, R> unit{shared.args, params, shared.index, shared.item, shared.rows, shared.head, shared.first, shared.count, shared.group};
   if (threadIdx.x == 0) {
     shared.head = shared.item.head0;
     shared.first = 0;
@@ -46,8 +48,8 @@ ATTNLOOM_DEVICE void run_item(const RunArgs& args, const typename V::Params& par
   }
   for (;;) {
     __syncthreads();
-    if constexpr (Class<S, C>::split_keys) FewRows<S, V, C, R>{unit, memory, shared.md, shared.noted}.run();
-    else ManyRows<S, V, C, R>{unit, memory, shared.noted, shared.places, shared.seen[0]}.run();
+    if constexpr (Class<S, C>::split_keys) FewRows<S, V, C, R>{unit, memory, shared.md, shared.noted, shared.found}.run();
+    else ManyRows<S, V, C, R>{unit, memory, shared.noted, shared.found, shared.seen[0]}.run();
     __syncthreads();
     const int total = shared.item.q_tokens * shared.group, rows_done = shared.first + Class<S, C>::t_q;
     const bool next_head = rows_done >= total;
@@ -68,6 +70,8 @@ __global__ __launch_bounds__(S::threads, S::blocks) void attention_kernel(const 
   __shared__ Shared<S, V> shared;
   const char* base = static_cast<const char*>(args.plan);
   const auto& plan = *static_cast<const PlanHeader*>(args.plan);
+  for (int i = threadIdx.x; i < static_cast<int>(offsetof(RunArgs, index) / 4); i += S::threads)
+    reinterpret_cast<uint32_t*>(&shared.args)[i] = reinterpret_cast<const uint32_t*>(&args)[i];
   for (int i = threadIdx.x; i < static_cast<int>(sizeof(IndexView) / 4); i += S::threads)
     reinterpret_cast<uint32_t*>(&shared.index)[i] = reinterpret_cast<const uint32_t*>(args.device_index)[i];
 #if __CUDA_ARCH__ >= 900
@@ -87,8 +91,8 @@ __global__ __launch_bounds__(S::threads, S::blocks) void attention_kernel(const 
       reinterpret_cast<uint32_t*>(&shared.item)[threadIdx.x] = reinterpret_cast<const uint32_t*>(item)[threadIdx.x];
     __syncthreads();
     if (shared.item.q_tokens > 0) {
-      if (S::one_class || shared.item.tile_class == 0) run_item<S, V, 0>(args, params, shared, memory);
-      else run_item<S, V, 1>(args, params, shared, memory);
+      if (S::one_class || shared.item.tile_class == 0) run_item<S, V, 0>(params, shared, memory);
+      else run_item<S, V, 1>(params, shared, memory);
     }
     if (shared.left == 0) return;
     item = shared.next;

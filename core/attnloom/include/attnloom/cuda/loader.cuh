@@ -18,19 +18,27 @@ struct Source {
   ATTNLOOM_DEVICE int64_t page(uint32_t entry) const {
     const LevelView& level = index.levels[item.level];
     const int64_t at = head * level.indices_head_stride + item.page_begin + entry;
-    return level.indices_are_64 ? static_cast<const int64_t*>(level.indices)[at] : static_cast<const int32_t*>(level.indices)[at];
+    return level.indices_are_64 ? in_global(static_cast<const int64_t*>(level.indices))[at]
+                                : in_global(static_cast<const int32_t*>(level.indices))[at];
   }
   ATTNLOOM_DEVICE const char* keys() const { return static_cast<const char*>(args.k.data) + head * args.k.stride_head * S::key_bytes; }
   ATTNLOOM_DEVICE const char* values() const { return static_cast<const char*>(args.v.data) + head * args.v.stride_head * S::key_bytes; }
 };
 
-// One lane's key of a slice: lane l has key l % 16.
+constexpr int64_t kNowhere = -16;
+
+// Where the 16 keys of a slice lie, in bytes from their head's first; negative where there is no key.
+struct Slice {
+  int64_t k[kSlice], v[kSlice];
+};
+
+// One lane's part in finding a slice: lane l looks up where key l % 16 lies, in K for l < 16, else in V.
 struct Place {
   int64_t page;
   uint32_t slot;  // in the page
   bool exists;
 
-  // Looks key `key` up; the page id is not needed before the copies are issued.
+  // Looks key `key` up; the page id is not waited for.
   template <class S>
   ATTNLOOM_DEVICE void find(const Source<S>& source, int key, bool wanted) {
     exists = wanted;
@@ -43,37 +51,50 @@ struct Place {
     page = source.page(entry);
   }
 
+  // Writes what was found into `slice`, for the warp.
   template <class S>
-  ATTNLOOM_DEVICE int64_t bytes(const CacheView& cache) const {
-    return (page * cache.stride_page + slot * cache.stride_slot) * S::key_bytes;
+  ATTNLOOM_DEVICE void put_down(const RunArgs& args, Slice& slice) const {
+    const bool second = lane_id() >= kSlice;
+    const int64_t stride_page = second ? args.v.stride_page : args.k.stride_page;
+    const int64_t stride_slot = second ? args.v.stride_slot : args.k.stride_slot;
+    reinterpret_cast<int64_t*>(&slice)[lane_id()] = exists ? (page * stride_page + slot * stride_slot) * S::key_bytes : kNowhere;
   }
 };
 
 // Copies the rows of 16 keys, zeros where there is no key. fp8 rows are laid into the upper halves of their places.
 template <class Tile, int D, int KeyBytes>
-ATTNLOOM_DEVICE void copy_rows(const char* base, int64_t offset, uint32_t exists, uint32_t to) {
+ATTNLOOM_DEVICE void copy_rows(const char* base, const int64_t* offsets, uint32_t to) {
   constexpr int pieces = D * KeyBytes / 16, all = kSlice * pieces, first = D / 8 - pieces;
-  const int lane = here(lane_id());
+  const int lane = lane_id();
+  if constexpr (32 % pieces == 0 && Tile::swizzled) {
+    constexpr int rows = 32 / pieces;  // at a time
+    const int row = lane / pieces, piece = lane % pieces;
+    base += piece * 16;
+    const uint32_t corner = to + Tile::at(row, first + piece);
 #pragma unroll
-  for (int i = 0; i < (all + 31) / 32; i++) {
-    const int n = lane + 32 * i;
-    const int row = n / pieces % kSlice, piece = n % pieces;
-    const bool real = exists >> row & 1;
-    const int64_t from = __shfl_sync(~0u, offset, row);
-    if (all % 32 == 0 || n < all) copy_16(to + Tile::at(row, first + piece), base + from + piece * 16, real);
+    for (int i = 0; i < kSlice / rows; i++) {
+      const int64_t from = (offsets + row)[i * rows];
+      copy_16((corner ^ (i * rows & 7) * 16) + i * rows * Tile::row_bytes, base + from, from >= 0);
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < (all + 31) / 32; i++) {
+      const int n = lane + 32 * i, row = n / pieces, piece = n % pieces;
+      if (all % 32 != 0 && n >= all) break;
+      const int64_t from = offsets[row];
+      copy_16(to + Tile::at(row, first + piece), base + from + piece * 16, from >= 0);
+    }
   }
 }
 
-// Asks for the slice whose keys the lanes have at `place`; `k` and `v` are where its row 0 goes.
+// Asks for the keys, or values, of a slice; `k` and `v` are where row 0 of it goes.
 template <class S>
-ATTNLOOM_DEVICE void copy_keys(const Source<S>& source, const Place& place, uint32_t k) {
-  const uint32_t exists = __ballot_sync(~0u, place.exists);
-  copy_rows<typename S::KTile, S::head_dim, S::key_bytes>(source.keys(), place.bytes<S>(source.args.k), exists, k);
+ATTNLOOM_DEVICE void copy_keys(const Source<S>& source, const Slice& slice, uint32_t k) {
+  copy_rows<typename S::KTile, S::head_dim, S::key_bytes>(source.keys(), slice.k, k);
 }
 template <class S>
-ATTNLOOM_DEVICE void copy_values(const Source<S>& source, const Place& place, uint32_t v) {
-  const uint32_t exists = __ballot_sync(~0u, place.exists);
-  copy_rows<typename S::VTile, S::head_dim_v, S::key_bytes>(source.values(), place.bytes<S>(source.args.v), exists, v);
+ATTNLOOM_DEVICE void copy_values(const Source<S>& source, const Slice& slice, uint32_t v) {
+  copy_rows<typename S::VTile, S::head_dim_v, S::key_bytes>(source.values(), slice.v, v);
 }
 
 // Where the keys of an item stand in their sequence: consecutive, or listed. Listed ones are looked up as keys are copied.

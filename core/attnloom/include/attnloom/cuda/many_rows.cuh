@@ -16,24 +16,21 @@ struct ManyRows {
   const Unit<S, V, R>& unit;
   char* memory;  // queries, two tiles of K, two tiles of V
   int* noted;    // [2][t_kv] listed positions
-  Place* kept;           // [slices of a warp][threads]
+  Slice* found;          // [warps][slices of a warp]: where the keys lie that are copied next
   Seen<slots>* seen_by;  // [warps][2]: what the unit sees, and what the warp's rows do
 
   ATTNLOOM_DEVICE int warp() const { return warp_id(); }
   ATTNLOOM_DEVICE char* k_tile(int i) const { return memory + Tile::q_bytes + i * k_bytes; }
   ATTNLOOM_DEVICE char* v_tile(int i) const { return memory + Tile::q_bytes + 2 * k_bytes + i * v_bytes; }
 
-  // The keys that this warp copies of a tile. They wait in shared memory while registers are short.
+  // The keys that this warp copies of a tile.
   struct Places {
     Place at[kSlices];
 
-    ATTNLOOM_DEVICE void put_down(Place* kept) const {
+    ATTNLOOM_DEVICE void put_down(const RunArgs& args, Slice* found) const {
 #pragma unroll
-      for (int n = 0; n < kSlices; n++) kept[n * S::threads + here(static_cast<int>(threadIdx.x))] = at[n];
-    }
-    ATTNLOOM_DEVICE void take_up(const Place* kept) {
-#pragma unroll
-      for (int n = 0; n < kSlices; n++) at[n] = kept[n * S::threads + here(static_cast<int>(threadIdx.x))];
+      for (int n = 0; n < kSlices; n++) at[n].template put_down<S>(args, found[n]);
+      __syncwarp();
     }
 
     ATTNLOOM_DEVICE void find(const Source<S>& source, const Seen<slots>& seen, int tile) {
@@ -74,18 +71,20 @@ struct ManyRows {
     int tile = seen.template next_tile<kKeys>(0), next = Seen<slots>::kNone;
     Places places;  // of `tile`, then of `next`
     places.find(source, seen, tile);
+    Slice* mine_found = found + warp() * kSlices;
+    places.put_down(unit.args, mine_found);
     const auto ask_keys = [&](int i, int of_tile) {
       if (of_tile != Seen<slots>::kNone)
         each_slice([&](int n, int row) {
           positions.note(of_tile * kKeys + row, noted + i * kKeys + row);
-          copy_keys(source, places.at[n], shared_address(k_tile(i)) + row * S::KTile::row_bytes);
+          copy_keys(source, mine_found[n], shared_address(k_tile(i)) + row * S::KTile::row_bytes);
         });
       close_group();
     };
     // The last of a tile's copies; the places move on.
     const auto ask_values = [&](int i, int of_tile) {
       if (of_tile != Seen<slots>::kNone) {
-        each_slice([&](int n, int row) { copy_values(source, places.at[n], shared_address(v_tile(i)) + row * S::VTile::row_bytes); });
+        each_slice([&](int n, int row) { copy_values(source, mine_found[n], shared_address(v_tile(i)) + row * S::VTile::row_bytes); });
         next = seen.template next_tile<kKeys>(of_tile + 1);
         places.find(source, seen, next);
       }
@@ -93,7 +92,8 @@ struct ManyRows {
     };
     ask_keys(0, tile);
     ask_values(0, tile);
-    places.put_down(kept);
+    __syncwarp();
+    places.put_down(unit.args, mine_found);
 
     wait_groups<1>();
     __syncthreads();
@@ -119,13 +119,11 @@ struct ManyRows {
         });
       }
       __syncthreads();
-      places.take_up(kept);
       ask_keys(turn ^ 1, next);
       const int now = tile;
       tile = next;
 
-      bool values_ready = false;
-#pragma unroll
+#pragma unroll 1
       for (int part = 0; part < kKeys / kStep; part++) {
         const int first = now * kKeys + part * kStep;
         const bool busy = my_rows > 0 && mine.sees_some(first, first + kStep);
@@ -137,8 +135,7 @@ struct ManyRows {
                       !pairs.masked && mine.sees_all(first, first + kStep));
           weigh<S, V>(s, p, state, units.step);
         }
-        if (!values_ready) {
-          values_ready = true;
+        if (part == 0) {
           wait_groups<1>();
           if constexpr (V::has_value_transform || S::narrow) {
             __syncwarp();
@@ -148,11 +145,10 @@ struct ManyRows {
             });
           }
           __syncthreads();
-          places.take_up(kept);
           ask_values(turn ^ 1, tile);
         }
         if (busy) multiply_values<S>(state.o, p, shared_address(v_tile(turn)) + part * kStep * S::VTile::row_bytes);
-        if (part == 0) places.put_down(kept);
+        if (part == 0) places.put_down(unit.args, mine_found);
       }
     }
     wait_groups<0>();

@@ -15,6 +15,13 @@ ATTNLOOM_DEVICE T here(T x) {
   return x;
 }
 
+// `p`, which points into global memory: pointers that were read from shared memory do not tell.
+template <class T>
+ATTNLOOM_DEVICE T* in_global(T* p) {
+  __builtin_assume(__isGlobal(p));
+  return p;
+}
+
 ATTNLOOM_DEVICE int lane_id() { return here(static_cast<int>(threadIdx.x)) & 31; }
 ATTNLOOM_DEVICE int warp_id() { return here(static_cast<int>(threadIdx.x)) >> 5; }
 

@@ -78,6 +78,7 @@ template <class V, class R>
 ATTNLOOM_DEVICE uint32_t seen_keys(const Pairs<V>& pairs, const R& rows, int r, int first_key, int keys, const int* noted) {
   uint32_t bits = 0;
   if (V::has_kv_range && pairs.by_position) {
+#pragma unroll 1
     for (int j = 0; j < min(keys, 32); j++) {
       bool seen = false;
 #pragma unroll
