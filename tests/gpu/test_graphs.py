@@ -142,7 +142,7 @@ def test_lengths_that_the_device_reads(bench, rng):
         captured.check(host, data)
 
 
-def test_0d_parameters_change_under_a_graph(bench, rng):
+def test_parameters_are_part_of_a_graph(bench, rng):
     spec = bench.spec("soft_cap")
     captured = Captured(bench, spec, rng)
     index, host, _ = bench.paged(rng, [(1, 300)] * 4, 16)
