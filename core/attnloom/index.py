@@ -12,7 +12,7 @@ from typing import Any
 
 from attrs import field, frozen
 
-from attnloom.errors import PluginError
+from attnloom.errors import IndexFormatError, PluginError
 from attnloom.variant import _check_module_attr, _check_name, _optional_module_attr
 
 MAX_LEVELS = 4
@@ -202,10 +202,12 @@ class StorageFormat:
     def build_index(self, qo_lens, kv_lens, page_size: int | None = None, **needs) -> ComposedIndex:
         """The index of one batch: `qo_lens` and `kv_lens` are host integers, one a request, either may be 0.
 
-        Only `dense` can do without a `page_size`.
+        `kv_lens` count the keys of the batch's own tokens too. Only `dense` can do without a `page_size`. What else
+        the format needs stands in its `doc` and in its builder's docstring.
 
         Raises:
-            IndexFormatError: for lengths, page ids or structures that contradict each other.
+            IndexFormatError: for lengths, page ids or structures that contradict each other, and for arguments that
+                the format does not take.
             PluginError: the builder cannot be imported, or returns something else.
         """
         module, _, attr = self.builder.partition(":")
@@ -216,9 +218,34 @@ class StorageFormat:
                 f"storage format {self.name!r}: its builder {self.builder!r} cannot be imported: {error}; name it in "
                 "the descriptor as module:function"
             ) from error
-        index = build(qo_lens, kv_lens, page_size, **{**self.options, **needs})
+        arguments = {**self.options, **needs}
+        try:
+            index = build(qo_lens, kv_lens, page_size, **arguments)
+        except TypeError as error:
+            self._check_arguments(build, arguments, error)
+            raise
         if not isinstance(index, ComposedIndex):
             raise PluginError(
                 f"storage format {self.name!r}: {self.builder} returned {type(index).__name__}, expected ComposedIndex"
             )
         return index
+
+    def _check_arguments(self, build, arguments: dict[str, Any], cause: TypeError) -> None:
+        """Raise `IndexFormatError` if the builder cannot be called with `arguments` at all."""
+        import inspect
+
+        from attnloom.plugins.naming import did_you_mean
+
+        parameters = inspect.signature(build).parameters.values()
+        if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters):
+            return
+        takes = [parameter.name for parameter in parameters][3:]
+        where = f"storage format {self.name!r}"
+        for name in arguments:
+            if name not in takes:
+                hint = did_you_mean(name, takes)
+                raise IndexFormatError(f"{where} takes no {name!r}{hint} (it takes: {', '.join(takes)})") from cause
+        for parameter in list(parameters)[3:]:
+            if parameter.default is inspect.Parameter.empty and parameter.name not in arguments:
+                told = f" ({self.doc})" if self.doc else ""
+                raise IndexFormatError(f"{where} needs {parameter.name!r}{told}") from cause

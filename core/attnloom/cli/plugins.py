@@ -94,7 +94,7 @@ def show_one(plugin_set: PluginSet, name: str, as_json: bool) -> None:
     records = [record for record in plugin_set.records() if means(key, record)]
     if not records:
         known = {n for r in plugin_set.records() for n in (r.name, r.distribution, *(item for _, item in r.provides))}
-        raise UnknownNameError(f"no plugin {name!r}{did_you_mean(key, known)}; `attnloom plugins list --all` has them")
+        raise UnknownNameError(f"no plugin {name!r}{did_you_mean(key, known)} (`attnloom plugins list --all` has them)")
     described = [{**record.as_dict(), "settings": plugin_set.given_settings(record)} for record in records]
     if as_json:
         print(json.dumps(described, indent=2))

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from attnloom import storage_format
 from attnloom.errors import IndexFormatError
 from attnloom_page_table.build import build_index
 from hypothesis import given, settings
@@ -199,3 +200,8 @@ def test_the_hook_names_the_format():
 
     (page_table,) = attnloom_storage_formats()
     assert page_table.build_index([1, 1], [3, 1], 2, block_tables=TABLE).num_tokens == 2
+
+
+def test_an_argument_that_it_does_not_take():
+    with pytest.raises(IndexFormatError, match="takes no 'block_table'; did you mean 'block_tables'"):
+        storage_format("page_table").build_index([1], [1], 16, block_table=[[0]])
