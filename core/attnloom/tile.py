@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -80,3 +81,8 @@ class TileHeuristic:
     choose: str
     doc: str = ""
     options: Mapping[str, Any] = field(factory=dict, converter=dict)
+
+    def ask(self, problem: TileProblem) -> TileChoice | None:
+        """What the rule chooses, unchecked; raises whatever it raises."""
+        module, _, attr = self.choose.partition(":")
+        return getattr(importlib.import_module(module), attr)(problem, **self.options)

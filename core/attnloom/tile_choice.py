@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-
 from attrs import evolve
 
 from attnloom.errors import PluginError, UnsupportedError
@@ -41,13 +39,13 @@ def choose_tiles(spec: AttentionSpec, target, functors, plugins, max_qo_len=None
 
     heuristic = plugins.tile_heuristic(spec.tile)
     if heuristic is AUTO:
-        choice = _ask(AUTO, problem)
+        choice = AUTO.ask(problem)
         trail: list[str] = []
     else:
         choice, trail = _ask_plugin(heuristic, problem, spec, target, plugins)
         if choice is not None:
             return choice
-        choice = _ask(AUTO, problem)
+        choice = AUTO.ask(problem)
     if choice is None:
         raise UnsupportedError(f"no tile heuristic chooses tiles of the {target.family} family: give tile=Tile(...)")
     _check_rows(choice, spec)
@@ -72,7 +70,7 @@ def _ask_plugin(
     who = f"tile heuristic {heuristic.name!r} of {record.label}"
     cause = None
     try:
-        choice = _ask(heuristic, problem)
+        choice = heuristic.ask(problem)
         if choice is None:
             return None, [f"{who} had no opinion; the core's rule decides"]
         _check(choice, spec, target)
@@ -83,11 +81,6 @@ def _ask_plugin(
         raise PluginError(f"{who} failed: {fault}") from cause
     plugins.warn_once(f"{who} failed and the core's rule decides: {fault}")
     return None, [f"{who} failed: {fault}; the core's rule decides"]
-
-
-def _ask(heuristic: TileHeuristic, problem: TileProblem) -> TileChoice | None:
-    module, _, attr = heuristic.choose.partition(":")
-    return getattr(importlib.import_module(module), attr)(problem, **heuristic.options)
 
 
 def _check(choice: TileChoice, spec: AttentionSpec, target) -> None:
