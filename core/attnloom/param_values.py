@@ -52,7 +52,7 @@ def member_values(member, spec, given: Mapping[str, Any], device: str) -> dict[s
         if isinstance(param, TensorParam):
             value = param.value
             if value is None:
-                value = np.asarray(_computed(member, param, spec, known), param.dtype)
+                value = _computed(member, param, spec, known)
             known[param.name] = _tensor(member, param, value, spec, known, device)
         else:
             known[param.name] = _checked(member, param, _computed(member, param, spec, known))
@@ -95,15 +95,17 @@ def _require_statics_unchanged(member, given: Mapping[str, Any]) -> None:
 
 
 def _computed(member, param, spec, known: Mapping[str, Any]) -> Any:
+    """What the plugin's code makes of the spec and of the other values; an array for a tensor."""
     key = f"{member.alias}.{param.name}"
     if param.computed is None:
         about = f" ({param.doc})" if param.doc else ""
         raise ParamError(f"parameter {key!r}{about} has no default; give params={{{key!r}: ...}}")
     try:
-        return _attr(param.computed)(spec, dict(known))
+        made = _attr(param.computed)(spec, dict(known))
+        return np.asarray(made, param.dtype) if isinstance(param, TensorParam) else made
     except AttnloomError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         told = _told(error, param.computed)
         raise ParamError(
             f"parameter {key!r}: its default, {param.computed} of {member.label}, failed: {told}"
@@ -117,12 +119,12 @@ def _check_together(member, spec, known: Mapping[str, Any]) -> None:
         _attr(check)(spec, dict(known))
     except AttnloomError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         told = _told(error, check)
         raise ParamError(f"the parameters of {member.alias!r}: {check} of {member.label} failed: {told}") from error
 
 
-def _told(error: Exception, code) -> str:
+def _told(error: BaseException, code) -> str:
     """An exception with the line of the plugin's code that it came from."""
     from attnloom.plugins.blame import told_with_place
 
@@ -143,6 +145,8 @@ def _checked(member, param: Param | StaticParam, value: Any) -> Any:
     is_bool = isinstance(value, (bool, np.bool_))
     if not isinstance(value, kinds[param.type]) or (is_bool and param.type is not bool):
         raise ParamError(f"parameter {key!r} must be {_WANTED[param.type]}, got {value!r} ({type(value).__name__})")
+    if param.type is float and isinstance(value, int) and abs(value) > _FLOAT32_MAX:
+        raise ParamError(f"parameter {key!r} must be a finite float32, got an integer of {value.bit_length()} bits")
     value = param.type(value)
     if param.type is float:
         if not math.isfinite(value) or abs(value) > _FLOAT32_MAX:

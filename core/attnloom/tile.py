@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attrs import field, frozen
-from attrs.validators import instance_of
+
+from attnloom.errors import UnsupportedError
 
 
 @frozen
@@ -20,15 +21,22 @@ class Tile:
         family: the kernel family that runs it (`"host"`, `"cuda_core"`, `"mma"`, `"wgmma"`).
     """
 
-    t_q: int = field(validator=instance_of(int))
-    t_kv: int = field(validator=instance_of(int))
-    family: str = field(default="host", validator=instance_of(str))
+    t_q: int = field()
+    t_kv: int = field()
+    family: str = field(default="host")
 
     @t_q.validator
     @t_kv.validator
     def _positive(self, attribute, value):
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise UnsupportedError(f"Tile.{attribute.name} must be an integer, got {value!r}")
         if value < 1:
-            raise ValueError(f"Tile.{attribute.name} must be at least 1, got {value}")
+            raise UnsupportedError(f"Tile.{attribute.name} must be at least 1, got {value}")
+
+    @family.validator
+    def _is_name(self, attribute, value):
+        if not isinstance(value, str):
+            raise UnsupportedError(f"Tile.{attribute.name} must be the name of a kernel family, got {value!r}")
 
 
 @frozen(kw_only=True)

@@ -200,3 +200,26 @@ def test_planned_tensors_compare_by_content(plugins, spec):
 
 def test_a_tensor_ref_of_no_dimensions_is_a_pointer():
     assert ctypes.sizeof(tensor_ref(0)) == 8 and ctypes.sizeof(tensor_ref(2)) == 40
+
+
+@pytest.mark.parametrize("fault", ["raise SystemExit(3)", "raise ZeroDivisionError('none')", "return [[1], [2, 3]]"])
+@pytest.mark.parametrize("where", ["scalar", "tensor", "check"])
+def test_code_of_a_plugin_that_fails_is_named(plugins, spec, tmp_path, monkeypatch, fault, where):
+    module = f"faulty_{where}_{abs(hash(fault))}"
+    (tmp_path / f"{module}.py").write_text(f"def make(spec, params):\n    {fault}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    made = f"{module}:make"
+    params = {"scalar": [Param("a", computed=made)], "tensor": [TensorParam("a", shape=(2,), computed=made)]}
+    fields = {"params": params.get(where, []), "check": made if where == "check" else None}
+    plugins.add("faulty", MASK.format("Faulty"), functors={"logits_mask"}, **fields)
+    composition = compose(["faulty"], spec=spec, plugins=plugins)
+    if where == "check" and fault.startswith("return"):
+        composition.resolve({})
+        return
+    with pytest.raises(ParamError, match="faulty"):
+        composition.resolve({})
+
+
+@pytest.mark.parametrize("value", [10**400, -(10**400), 2**200])
+def test_integers_that_no_float_holds(composition, value):
+    assert f"integer of {value.bit_length()} bits" in refusal(composition, need=value)
