@@ -141,6 +141,13 @@ def test_all_together_pass_their_own_tests(fresh):
         assert "attnloom: import attnloom_" in told, "the time of imports is reported"
 
 
+def test_what_is_installed_is_checked_by_name(fresh):
+    fresh.install(fresh.wheels)
+    checks = ("--only", "metadata", "--only", "descriptor", "--only", "no_other_plugin_has_the_name")
+    told = fresh.run("-m", "attnloom", "plugins", "check", "attnloom-streaming-llm", *checks)
+    assert "3 passed, 0 skipped, 0 failed" in told
+
+
 def test_the_tutorial_writes_what_its_reader_needs():
     assert sorted(tutorial()) == [
         "src/attnloom_strided/plugin.py",

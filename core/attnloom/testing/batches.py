@@ -92,12 +92,16 @@ def run(wrapper, index, data, *, params=None):
     return out, lse if softmax else None
 
 
-def check(wrapper, index, data, *, params=None, tolerance: float, about: str) -> None:
-    """Run, and compare with the float64 oracle. Raises `AssertionError` where they differ."""
+def check(wrapper, index, data, *, given=None, params=None, tolerance: float, about: str) -> None:
+    """Run, and compare with the float64 oracle. Raises `AssertionError` where they differ.
+
+    Args:
+        given: `data` where the kernel finds it, if that is not the host.
+    """
     from attnloom import reference
 
     composition = wrapper.kernel.composition
-    out, lse = run(wrapper, index, data, params=params)
+    out, lse = run(wrapper, index, data if given is None else given, params=params)
     bound = composition.resolve({**wrapper.spec.params, **(params or {})})
     expected, expected_lse = reference.attention(
         data.q, data.k, data.v, index, composition, bound, sm_scale=wrapper.spec.sm_scale

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 from unittest import SkipTest
 
 ARCHITECTURES = ("80", "90a")
@@ -79,8 +80,6 @@ def require_gpu() -> None:
         raise SkipTest(f"no kernels for the GPU: {error}") from error
 
 
-def to_gpu(data):
-    """`batches.tensors` on the GPU."""
-    for name, tensor in vars(data).items():
-        setattr(data, name, tensor.cuda())
-    return data
+def to_gpu(data) -> SimpleNamespace:
+    """A copy of `batches.tensors` on the GPU."""
+    return SimpleNamespace(**{name: tensor.cuda() for name, tensor in vars(data).items()})
