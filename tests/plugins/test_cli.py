@@ -149,12 +149,12 @@ class TestDoctor:
         done = attnloom(site, "doctor")
         assert done.returncode == 1 and "fake-windowed is installed in editable form" in done.stdout
 
-
     # uv #14891: a checkout whose plugin was declared after it was installed is in no list
     def test_an_editable_install_from_before_it_was_a_plugin(self, site, tmp_path):
         info = site.add("windowed", entry_points="[console_scripts]\nx = y:z\n")
         (tmp_path / "pyproject.toml").write_text(
-            '[project]\nname = "fake-windowed"\n[project.entry-points.attnloom]\nwindowed = "fake_fake_windowed.plugin"\n'
+            '[project]\nname = "fake-windowed"\n'
+            '[project.entry-points.attnloom]\nwindowed = "fake_fake_windowed.plugin"\n'
         )
         url = {"url": tmp_path.as_uri(), "dir_info": {"editable": True}}
         (info / "direct_url.json").write_text(json.dumps(url))
