@@ -18,7 +18,8 @@ def append_kv(k, v, kv_cache, where, *, kv_layout: str = "NHD", k_scale=None, v_
         kv_cache: `(k_cache, v_cache)`, each `[pages, page_size, kv_heads, head_dim]`, or one tensor
             `[pages, 2, page_size, kv_heads, head_dim]`; any strides.
         where: the `ComposedIndex` of the batch whose query tokens these are (their slots are `token_slots(index)`), or
-            an integer slot a token, `page * page_size + offset`; a negative slot skips its token.
+            an integer slot a token, `page * page_size + offset`; a negative slot skips its token. Slots on a CUDA
+            device are not waited for: one past the end stops the device with an error that names it.
         kv_layout: `"NHD"`, or `"HND"` where heads come before the slots of a page.
         k_scale, v_scale: what the cache's values are multiplied with when read: a number, or float32 `[kv_heads]`.
             Rows are divided by it, and clamped to what the cache's dtype can hold.
@@ -47,20 +48,35 @@ def append_kv(k, v, kv_cache, where, *, kv_layout: str = "NHD", k_scale=None, v_
     _check_rows("k", k, k_cache, slots)
     _check_rows("v", v, v_cache, slots)
     k_scale, v_scale = _divisor("k_scale", k_scale, k_cache), _divisor("v_scale", v_scale, v_cache)
-    slots = slots.long()
     if len(slots) == 0:
         return
     capacity = k_cache.shape[0] * page_size
-    if (last := int(slots.max())) >= capacity:
-        raise IndexFormatError(
-            f"slot {last} is past the end of a cache of {capacity} slots ({k_cache.shape[0]} pages of {page_size})"
-        )
+    if slots.is_cuda:
+        if not (isinstance(where, torch.Tensor) and where.is_cuda):
+            _check_end(int(np.max(np.asarray(where))), capacity, k_cache)
+        return _append_on_device((k, k_cache, k_scale), (v, v_cache, v_scale), slots)
+    slots = slots.long()
+    _check_end(int(slots.max()), capacity, k_cache)
     if int(slots.min()) < 0:
         kept = (slots >= 0).nonzero().squeeze(1)
         slots, k, v = slots[kept], k[kept], v[kept]
     pages, offsets = slots // page_size, slots % page_size
     _scatter(k_cache, pages, offsets, k, k_scale)
     _scatter(v_cache, pages, offsets, v, v_scale)
+
+
+def _check_end(last: int, capacity: int, cache) -> None:
+    if last >= capacity:
+        raise IndexFormatError(
+            f"slot {last} is past the end of a cache of {capacity} slots ({cache.shape[0]} pages of {cache.shape[1]})"
+        )
+
+
+def _append_on_device(k, v, slots) -> None:
+    """Without a look at the slots, which would wait for the device."""
+    from attnloom.engines.append import append
+
+    append((k, v), (slots if slots.dtype in (torch.int32, torch.int64) else slots.long()).contiguous())
 
 
 def _copy_rows(k, v, k_cache, v_cache, slots) -> bool:

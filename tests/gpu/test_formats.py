@@ -110,4 +110,24 @@ def test_append_then_read(bench, rng, kv_dtype):
     slots = torch.from_numpy(token_slots(index)).cuda()
     written = cache[0].float().view(-1, 2, 64)[slots] * 0.5
     assert (written - k).abs().max() < (0.02 if kv_dtype == torch.bfloat16 else 0.15)
+    assert cache[1].float().view(-1, 2, 64)[slots].sub(v).abs().max() < (0.02 if kv_dtype == torch.bfloat16 else 0.3)
     assert cache[0].float().abs().sum().item() == pytest.approx(written.abs().sum().item() * 2, rel=1e-3)
+
+
+def test_append_waits_for_nothing_and_can_be_captured(rng):
+    cache = tuple(torch.zeros(4, 2, 16, 64, device="cuda", dtype=torch.float16).transpose(1, 2) for _ in range(2))
+    k, v = (torch.from_numpy(rng.standard_normal((3, 2, 64), np.float32)).cuda() for _ in range(2))
+    slots = torch.tensor([5, -1, 40], device="cuda", dtype=torch.int32)
+    attnloom.append_kv(k, v, cache, slots)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        attnloom.append_kv(k, v, cache, slots)
+    slots.copy_(torch.tensor([63, 0, -7], device="cuda"))
+    k.add_(1)
+    graph.replay()
+    flat = cache[0].reshape(64, 2, 64).float()
+    assert (flat[[63, 0]] - k[:2]).abs().max() < 4e-3 and (flat[[5, 40]] - k[[0, 2]] + 1).abs().max() < 4e-3
+    untouched = [slot for slot in range(64) if slot not in (0, 5, 40, 63)]
+    assert not flat[untouched].any()
+    with pytest.raises(attnloom.IndexFormatError, match="slot 64 is past the end of a cache of 64 slots"):
+        attnloom.append_kv(k, v, cache, [1, 2, 64])

@@ -31,9 +31,7 @@ def register(app: typer.Typer) -> None:
         ] = None,
         output: Annotated[
             Path | None,
-            typer.Option(
-                help="Copy all into this folder; ATTNLOOM_SHIPPED=FOLDER uses it without a compiler."
-            ),
+            typer.Option(help="Copy all into this folder; ATTNLOOM_SHIPPED=FOLDER uses it without a compiler."),
         ] = None,
         debug: Annotated[bool, typer.Option("--debug", help="Build with sanitizers.")] = False,
     ) -> None:
@@ -77,6 +75,10 @@ def build_kernels(specs, archs: list[str], output: Path | None = None, debug: bo
         toolchain = target.toolchain(debug) if archs else jit.host_toolchain(debug)
         print(f"compiler {' '.join(toolchain.command)}, {_instructions(toolchain)}", flush=True)
         wanted += [(describe(spec, target)[2], toolchain) for spec in specs]
+        if archs:
+            from attnloom.engines.append import unit as append_unit
+
+            wanted.append((append_unit(), toolchain))
 
     def started(unit) -> None:
         print(f"compiling {unit.kind} {unit.name} ...", flush=True)

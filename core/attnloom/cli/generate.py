@@ -39,7 +39,9 @@ def generate(
         Path | None, typer.Option(help="A GGUF file or a transformers folder. Default: SmolLM2-135M-Instruct.")
     ] = None,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
-    dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16.")] = "float32",
+    dtype: Annotated[
+        str | None, typer.Option(help="float32 (the default on the cpu), bfloat16 (that on cuda) or float16.")
+    ] = None,
     max_new_tokens: Annotated[int, typer.Option(help="Tokens to generate at most for each prompt.")] = 64,
     check: Annotated[
         bool, typer.Option("--check", help="Generate with transformers' eager attention too; fail if tokens differ.")
@@ -59,7 +61,7 @@ def generate(
         override=_override(variants, stack, param),
         source=model,
         device=device,
-        dtype=_choice("--dtype", dtype, DTYPES),
+        dtype=_choice("--dtype", dtype or ("bfloat16" if device.startswith("cuda") else "float32"), DTYPES),
         max_new_tokens=_at_least_one("--max-new-tokens", max_new_tokens),
         check=check,
     )

@@ -15,7 +15,7 @@ from attnloom.kernel import open_kernel
 from attnloom.planned import INVARIANT_KEYS
 from attnloom.workspace import Workspace
 
-_raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None) or (
+raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None) or (
     lambda index: torch.cuda.current_stream(index).cuda_stream
 )
 _is_capturing = torch.cuda.is_current_stream_capturing
@@ -107,7 +107,7 @@ class CudaEngine:
             self._check_captured(planned)
         workspace.reserve(planned.workspace_bytes)
         self._workspace = workspace
-        stream = _raw_stream(self.device.index)
+        stream = raw_stream(self.device.index)
         if self._ran_on is not None and self._ran_on != stream:
             with torch.cuda.device(self.device):
                 torch.cuda.current_stream().wait_stream(torch.cuda.ExternalStream(self._ran_on))
@@ -156,7 +156,7 @@ class CudaEngine:
 
     def launch(self, planned, q, k, v, out, lse) -> None:
         """Queue the kernel on the current stream. Raises `RunError` before anything is queued."""
-        stream = _raw_stream(self.device.index)
+        stream = raw_stream(self.device.index)
         if stream != self._planned_on:
             self._meet(stream)
         self.kernel.run(planned.args_address, q, k, v, out, lse, stream)
