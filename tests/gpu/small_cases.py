@@ -2,7 +2,7 @@
 
     PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --tool memcheck python tests/gpu/small_cases.py
 
-Tensors are allocated one by one, so that a step past one of them is seen; racecheck and initcheck take the same command.
+Tensors are allocated one by one, so that a step past one of them is seen. racecheck takes the same command.
 """
 
 from __future__ import annotations
