@@ -52,6 +52,7 @@ def report(plugin_set: PluginSet, problems: list[str]) -> dict:
         "platform": platform.platform(),
         "torch": installed("torch"),
         "compiler": compiler()[0],
+        "cuda compiler": cuda_compiler(),
         "cache": str(cache.root().parent),
         "configuration": configuration(plugin_set.config),
         "plugins": [record.as_dict() for record in plugin_set.records()],
@@ -134,6 +135,17 @@ def compiler() -> tuple[str, str]:
     except (OSError, subprocess.SubprocessError) as error:
         return f"{words}, which does not run", f"the C++ compiler does not run, install one or set CXX: {error}"
     return f"{words} ({told.splitlines()[0] if told else 'no version'})", ""
+
+
+def cuda_compiler() -> str:
+    """The CUDA compiler that kernels for NVIDIA GPUs would be built with; it may be missing."""
+    from attnloom.jit.nvcc import find_nvcc
+
+    try:
+        return str(find_nvcc(os.environ.get("CUDA_HOME"), os.environ.get("PATH")))
+    except CompileError as error:
+        unset = not os.environ.get("CUDA_HOME")
+        return "none found (only CUDA kernels need one: pip install 'attnloom[cuda]')" if unset else str(error)
 
 
 def stale_installs() -> Iterator[str]:
