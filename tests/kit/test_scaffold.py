@@ -60,6 +60,8 @@ def test_the_prefix_is_not_doubled(plugins, tmp_path, prefix):
         ("template", "reserved word"),
         ("Namespace", "reserved word"),
         ("co_await", "reserved word"),
+        ("none", "makes a class 'None'"),
+        ("Math", "that of a system's header, math.h"),
         ("causal", "is taken: core"),
         ("rope", "is taken: rope (attnloom-rope"),
         ("Soft-Cap", "is taken"),
@@ -80,9 +82,9 @@ def test_nothing_is_overwritten(plugins, tmp_path):
     with pytest.raises(PluginError, match="exists already; nothing was written"):
         scaffold.write_plugin("mine", "tile_heuristic", tmp_path, plugins)
     assert (folder / "README.md").read_text() == "my own words"
-    (tmp_path / "attnloom-link").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "attnloom-tie").symlink_to(tmp_path / "nowhere")
     with pytest.raises(PluginError, match="exists already"):
-        scaffold.write_plugin("link", "variant", tmp_path, plugins)
+        scaffold.write_plugin("tie", "variant", tmp_path, plugins)
     with pytest.raises(PluginError, match="is no folder"):
         scaffold.write_plugin("lost", "variant", tmp_path / "missing", plugins)
 

@@ -13,6 +13,7 @@ from attnloom.errors import PluginError
 from attnloom.plugins.naming import canonicalize_name, normalize_name, plugin_key
 from attnloom.plugins.pluginset import PluginSet
 from attnloom.plugins.record import KINDS
+from attnloom.testing.system_headers import STANDARD_HEADERS
 from attnloom.variant import _CPP_RESERVED, NAME
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -127,6 +128,12 @@ def plugin_name(name: str) -> str:
         )
     if text in _CPP_RESERVED or keyword.iskeyword(text) or keyword.issoftkeyword(text):
         raise PluginError(f"name {name!r} is a reserved word of C++ or Python; take another")
+    if text in STANDARD_HEADERS:
+        raise PluginError(f"name {name!r} is that of a system's header, {text}.h, which yours would hide; take another")
+    if keyword.iskeyword(Names(text).struct):
+        raise PluginError(
+            f"name {name!r} makes a class {Names(text).struct!r}, a reserved word of Python; take another"
+        )
     if len(text) > 60:
         raise PluginError(f"name {name!r} has {len(text)} characters; take one of at most 60")
     return text

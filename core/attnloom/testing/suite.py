@@ -20,6 +20,7 @@ from attnloom.plugins.discovery import GROUP, PROVIDES
 from attnloom.plugins.naming import canonicalize_name, plugin_key
 from attnloom.plugins.record import KINDS
 from attnloom.testing.packages import Package, build_wheel, project_folder, read_installed, read_wheel
+from attnloom.testing.system_headers import STANDARD_HEADERS
 
 IMPORT_SECONDS = 0.5
 """What the import of a plugin module may take, generous enough for a busy machine; it should be a few milliseconds."""
@@ -114,6 +115,8 @@ class PluginSuite:
         check_requirement(package)
         if package.files:
             check_files(package, [record.module, *self.modules()], self.resources())
+            for folder in {path.rpartition("/")[0] for path in self.resources()}:
+                check_headers(package, folder)
 
     def _check_provided(self, package: Package) -> None:
         declared, module = package.entry_points.get(PROVIDES, {}), self.record.module
@@ -187,6 +190,16 @@ class PluginSuite:
 
     def _probes(self) -> list[dict]:
         return self.once("probes", lambda: run_probes(self.record.module, self.kind, self.name))
+
+
+def check_headers(package: Package, folder: str) -> None:
+    """Refuse headers that would be found in place of the system's, for kernels are compiled with the folder."""
+    found = sorted(file for file in package.files if file.rpartition("/")[0] == folder and file.endswith(".h"))
+    shadowing = [file for file in found if Path(file).stem in STANDARD_HEADERS]
+    assert not shadowing, (
+        f"{package.origin} holds {shadowing[0]!r}, which kernels would include in place of "
+        f"<{Path(shadowing[0]).name}>: rename it"
+    )
 
 
 def check_requirement(package: Package) -> None:

@@ -17,6 +17,9 @@ from attnloom.testing.suite import PluginSuite, gpu
 from attnloom.testing.values import prefixed, resolve, values_for
 from attnloom.variant import ABI, FUNCTORS, Param, StaticParam, TensorParam
 
+LENS = (40, 9, 1), (90, 35, 64)
+"""`(qo_lens, kv_lens)` of the batch that functors are compared on."""
+
 FAST = ("-O1",)
 """Flags for what is compiled to be compared, not to be fast."""
 
@@ -145,19 +148,15 @@ class VariantSuite(PluginSuite):
 
     def test_composes_in_both_orders(self):
         """Before and after every other installed variant, where the two may be combined, it gives the references'."""
-        lens = (40, 9, 1), (90, 35, 64)
         chains, params = [], []
-        for other in self.plugin_set.names("variant"):
-            for order in ([self.name, other], [other, self.name]) if other != self.name else ():
-                try:
-                    spec = self._functor_spec(lens)
-                    values = self._values(order, spec, lens, self.cases[0])
-                    chains.append(self._compose(order, self.cases[0], spec, values))
-                    params.append(values)
-                except CompositionError:
-                    continue
-                except AssertionError:
-                    continue
+        for order in self._pairs():
+            spec = self._functor_spec()
+            values = self._values(order, spec, LENS, self.cases[0])
+            try:
+                chains.append(self._compose(order, self.cases[0], spec, values))
+                params.append(values)
+            except CompositionError:
+                continue
         if not chains:
             raise SkipTest(f"no other variant that {self.name!r} may be combined with is installed")
         rng = np.random.default_rng(5)
@@ -169,7 +168,7 @@ class VariantSuite(PluginSuite):
         for compiled in together:
             names = " then ".join(member.alias for member in compiled.composition.members)
             try:
-                sites = random_sites(rng, 600, compiled.composition.spec, lens=lens)
+                sites = random_sites(rng, 600, compiled.composition.spec, lens=LENS)
                 compare_with_reference(compiled, rng, rtol=max(self.rtol, 1e-5), sites=sites)
             except AssertionError as error:
                 raise AssertionError(f"{names}: {error}") from error
@@ -187,6 +186,19 @@ class VariantSuite(PluginSuite):
             self._run_on_gpu(rng, batch, self.cases[0])
 
     # How it is done
+
+    def _pairs(self) -> list[list[str]]:
+        """The variant before and after each other one that can be had and that values can be made up for."""
+        pairs = []
+        for other in self.plugin_set.names("variant"):
+            if other == self.name:
+                continue
+            try:
+                values_for(self.plugin_set.variant(other), self._functor_spec(), *LENS)
+            except (AttnloomError, AssertionError):
+                continue
+            pairs += [[self.name, other], [other, self.name]]
+        return pairs
 
     def _values(self, chain: Sequence[str], spec, lens, case) -> dict[str, Any]:
         values: dict[str, Any] = {}
@@ -206,15 +218,14 @@ class VariantSuite(PluginSuite):
         values = self._values([name for name in chain if isinstance(name, str)], heads, lens, case)
         return heads.evolve(variants=chain, params=values, plugins=self.plugin_set)
 
-    def _functor_spec(self, lens) -> FunctorSpec:
+    def _functor_spec(self) -> FunctorSpec:
         return FunctorSpec(num_qo_heads=6, num_kv_heads=2, head_dim=self.head_dim, head_dim_v=self.head_dim)
 
     def _compose(self, chain, case, spec=None, values=None):
         from attnloom.compose import compose
 
-        lens = (40, 9, 1), (90, 35, 64)
-        spec = self._functor_spec(lens) if spec is None else spec
-        values = self._values(chain, spec, lens, case) if values is None else values
+        spec = self._functor_spec() if spec is None else spec
+        values = self._values(chain, spec, LENS, case) if values is None else values
         return compose(chain, spec=spec, plugins=self.plugin_set, params=values)
 
     def _statics(self, case) -> list[str]:
@@ -222,14 +233,13 @@ class VariantSuite(PluginSuite):
 
     def _functors(self, case):
         """The compiled functors with the parameters of a case, and the lengths that these fit."""
-        lens = (40, 9, 1), (90, 35, 64)
-        spec = self._functor_spec(lens)
-        values = self._values([self.name], spec, lens, case)
+        spec = self._functor_spec()
+        values = self._values([self.name], spec, LENS, case)
         composition = self._compose([self.name], case, spec, values)
         statics = tuple((name, case[name]) for name in self._statics(case))
         compiled = self.once(f"functors {statics}", lambda: compile_functors([composition], [values])[0])
         compiled.params = composition.resolve(values)
-        return compiled, lens
+        return compiled, LENS
 
     def _wrapper(self, spec, workers: int):
         from attnloom import AttentionWrapper
