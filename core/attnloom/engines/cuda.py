@@ -18,7 +18,7 @@ from attnloom.workspace import Workspace
 raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None) or (
     lambda index: torch.cuda.current_stream(index).cuda_stream
 )
-_is_capturing = torch.cuda.is_current_stream_capturing
+_is_capturing = getattr(torch._C, "_cuda_isCurrentStreamCapturing", torch.cuda.is_current_stream_capturing)
 
 
 @define
