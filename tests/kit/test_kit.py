@@ -10,7 +10,8 @@ from unittest import SkipTest
 
 import pytest
 from attnloom.testing import TileHeuristicSuite, pytest_plugin, run_suite
-from attnloom.testing.suite import PluginSuite, gpu, overridden
+from attnloom.testing.packages import Package
+from attnloom.testing.suite import PluginSuite, check_headers, gpu, overridden
 
 
 class Kept(TileHeuristicSuite):
@@ -106,6 +107,20 @@ def test_outcomes():
         "four": ("error", "KeyError: 'gone'", True),
     }
     assert outcomes["one"].about == "What one asks."
+
+
+def test_headers_that_hide_the_systems():
+    package = Package(
+        origin="the wheel",
+        name="x",
+        version="1",
+        requires=(),
+        entry_points={},
+        files=frozenset({"x/math.h", "x/mine.h", "x/include/x/string.h"}),
+    )
+    with pytest.raises(AssertionError, match=r"'x/math\.h', which kernels would include in place of <math\.h>"):
+        check_headers(package, "x")
+    check_headers(package, "x/include/x/y")
 
 
 def test_a_suite_without_a_name_says_so():

@@ -138,6 +138,22 @@ def test_a_failure_is_told_and_is_the_exit_status(project, capsys):
     assert "1 passed, 0 skipped, 1 failed" in told
 
 
+def test_a_folders_own_suites_say_how(project, capsys):
+    (project / "tests/test_folded.py").write_text(
+        "import pytest\nfrom attnloom.testing import TileHeuristicSuite\n\n\n"
+        "class TestFolded(TileHeuristicSuite):\n    tile_heuristic = 'folded'\n    families = ('host', 'mma')\n\n"
+        "    @pytest.mark.xfail(reason='no opinion of mma tiles, they say')\n"
+        "    def test_choices_say_why(self):\n        assert self.families == ('host',)\n\n"
+        "    def test_with_a_fixture(self, tmp_path):\n        pass\n"
+    )
+    (project / "tests/test_broken.py").write_text("import nothing_of_this_name\n")
+    assert main(["plugins", "check", str(project), *CHECKS]) == 0
+    told = capsys.readouterr().out
+    assert "expected to fail: no opinion of mma tiles, they say" in told
+    assert "test_broken.py is left out, it cannot be imported: ModuleNotFoundError" in told
+    assert "1 passed, 2 skipped, 0 failed" in told
+
+
 def test_a_plugin_that_does_not_load_is_one_line(project, capsys):
     plugin = project / "src/attnloom_folded/plugin.py"
     plugin.write_text("import nothing_of_this_name\n")

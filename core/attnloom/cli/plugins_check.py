@@ -8,6 +8,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from attrs import frozen
+
 from attnloom.errors import AttnloomError, PluginError, UnknownNameError
 from attnloom.plugins.configuration import Config
 from attnloom.plugins.naming import did_you_mean, plugin_key
@@ -41,12 +43,12 @@ def run(options: argparse.Namespace) -> int:
 
     report = JsonReport() if options.json else RichReport()
     with tempfile.TemporaryDirectory() as scratch:
-        plugins, records, wheel = find(options.target, Path(scratch))
+        plugins, records, project = find(options.target, Path(scratch))
         offers = [(r, kind, name) for r in records for kind, name in r.provides or (("plugin", r.name),)]
         only = wanted(options.only, {kind for _, kind, _ in offers})
         for record, kind, name in offers:
             report.begin(record, kind, name)
-            for outcome in outcomes(plugins, record, kind, name, wheel, only):
+            for outcome in outcomes(plugins, kind, name, project, only):
                 report.add(outcome)
     return report.end()
 
@@ -67,8 +69,16 @@ def wanted(only: list[str], kinds: set[str]) -> tuple[str, ...]:
     return names
 
 
-def find(target: str, scratch: Path) -> tuple[PluginSet, list[PluginRecord], Path | None]:
-    """The plugins to check, the set that they are looked up in, and their wheel if one was built."""
+@frozen
+class Project:
+    """A folder with a plugin's sources, and the wheel that was built of them."""
+
+    folder: Path
+    wheel: Path
+
+
+def find(target: str, scratch: Path) -> tuple[PluginSet, list[PluginRecord], Project | None]:
+    """The plugins to check, the set that they are looked up in, and their project if it is a folder that was named."""
     folder = Path(target)
     if "/" in target or (folder / "pyproject.toml").is_file():
         wheel, site = unpack(folder, scratch)
@@ -77,7 +87,7 @@ def find(target: str, scratch: Path) -> tuple[PluginSet, list[PluginRecord], Pat
         records = [record for record in plugins.records() if Path(record.location) == site]
         if not records:
             raise PluginError(f"{folder} declares no plugin: its pyproject.toml needs [project.entry-points.attnloom]")
-        return plugins, records, wheel
+        return plugins, records, Project(folder, wheel)
     plugins = PluginSet.from_config(Config(source="no configuration"))
     key = plugin_key(target)
     records = [r for r in plugins.records() if r.is_called(key) or any(key == name for _, name in r.provides)]
@@ -105,7 +115,7 @@ def unpack(folder: Path, scratch: Path) -> tuple[Path, Path]:
     return wheel, site
 
 
-def outcomes(plugins, record: PluginRecord, kind: str, name: str, wheel: Path | None, only) -> Iterator:
+def outcomes(plugins, kind: str, name: str, project: Project | None, only) -> Iterator:
     """The outcomes of a contribution's checks; of loading alone, where that fails."""
     import attnloom.testing
 
@@ -116,8 +126,15 @@ def outcomes(plugins, record: PluginRecord, kind: str, name: str, wheel: Path | 
             yield attnloom.testing.Outcome("loads", "failed", "The plugin can be loaded.", str(error), 0.0)
             return
     base = getattr(attnloom.testing, SUITES[kind])
-    suite = type("Check", (base,), {kind: name, "plugins": plugins, "wheel": wheel})
-    yield from attnloom.testing.run_suite(suite, only)
+    fields = {kind: name, "plugins": plugins}
+    if project is not None:
+        from attnloom.testing.author import author_suites, suite_for
+
+        suites, problems = author_suites(project.folder)
+        for problem in problems:
+            yield attnloom.testing.Outcome("suites of the project", "skipped", "", problem, 0.0)
+        base, fields["wheel"] = suite_for(suites, base, name), project.wheel
+    yield from attnloom.testing.run_suite(type("Check", (base,), fields), only)
 
 
 class RichReport:
