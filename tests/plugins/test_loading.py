@@ -242,6 +242,24 @@ def test_strict_takes_an_incompatible_plugin_ill(site):
         site.plugins(strict=True).variant("causal")
 
 
+# llm #1280: any one of the plugins that are really installed may break, and the others do not notice
+def test_each_installed_plugin_broken_in_turn(monkeypatch, caplog):
+    everything = [record for record in PluginSet(Config()).records()[1:] if record.offers and record.provides]
+    for broken in everything:
+        with monkeypatch.context() as patched:
+            patched.setitem(sys.modules, broken.module, None)
+            plugins = PluginSet(Config())
+            caplog.clear()
+            for record in everything:
+                for kind, name in record.provides:
+                    if record.name == broken.name:
+                        with pytest.raises(UnavailableError, match=rf"{broken.distribution} .*failed.*{broken.module}"):
+                            getattr(plugins, kind)(name)
+                    else:
+                        assert getattr(plugins, kind)(name).name == name
+            assert len(caplog.records) == 1 and broken.name in caplog.messages[0]
+
+
 # torch-spyre #2925: a plugin that calls back while it is loaded
 def test_a_plugin_that_asks_for_itself(site):
     site.add("selfish", "import sys\nsys.modules['conftest_plugins'].variant('selfish')")
