@@ -176,6 +176,36 @@ def test_a_right_plugin_passes_what_the_wrong_ones_fail(made):
     assert not bad, bad
 
 
+PYTHON = """
+from attnloom import hookimpl
+from attnloom.variant import Param, Variant
+
+
+@hookimpl
+def attnloom_variants():
+    mods = {"mask_mod": "@package@.mods:near", "score_mod": "@package@.mods:tilt"}
+    params = [Param("window", int, default=8, doc="Older positions that are seen.")]
+    return [Variant.from_mods("@name@", **mods, params=params, doc="A window, written in Python.")]
+"""
+MODS = """
+def near(b, h, q_idx, kv_idx, *, window):
+    return (kv_idx <= q_idx) & (q_idx - kv_idx <= window)
+
+
+def tilt(score, b, h, q_idx, kv_idx):
+    return score + 0.5 * (kv_idx - q_idx)
+"""
+
+
+def test_a_plugin_written_in_python_passes(made):
+    made.add("in_python", "variant", ("plugin.py", "", PYTHON), ("mods.py", "", MODS))
+    suite = type("Suite", (VariantSuite,), {"variant": "in_python"})
+    checks = ("metadata", "descriptor", "parameters_are_described", "reference_agrees_with_the_dense_oracle")
+    outcomes = list(run_suite(suite, (*checks, "functors_agree_with_the_reference", "composes_in_both_orders")))
+    assert len(outcomes) == 6
+    assert not (bad := [f"{one.check}: {one.status} {one.message}" for one in outcomes if one.status != "passed"]), bad
+
+
 def test_two_plugins_with_one_name(made):
     made.add("twin", "variant")
     made.install(

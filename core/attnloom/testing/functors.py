@@ -125,7 +125,10 @@ def _build(compositions, debug: bool, flags: tuple[str, ...] = ()) -> ctypes.CDL
 
 def _texts(compositions):
     for number, composition in enumerate(compositions):
-        yield composition.source.replace("attnloom::generated", f"attnloom::generated_{number}")
+        text = composition.source
+        for namespace in ("attnloom::generated", "attnloom::mods::variants"):
+            text = text.replace(namespace, f"{namespace}_{number}")
+        yield text
     yield _HEAD
     for number, composition in enumerate(compositions):
         dims = {"HEAD_DIM_V": composition.spec.head_dim_v, "HEAD_DIM": composition.spec.head_dim, "@": number}

@@ -76,6 +76,8 @@ class VariantSuite(PluginSuite):
         for param in variant.params:
             assert param.doc.strip(), f"parameter {self.name}.{param.name} has no doc: say what it is, with its unit"
             check_default(self.name, param)
+        if variant.reference is None:
+            return  # lowered from Python, which is its reference
         reference = resolve(variant.reference)()
         missing = sorted(name for name in variant.functors if not callable(getattr(reference, name, None)))
         assert not missing, f"{variant.reference} has no method for {missing}, which {self.name!r} declares"
@@ -284,7 +286,7 @@ def check_oracle(data, index, composition, bound, sm_scale: float) -> None:
     """Compare the vectorised reference with the pair-by-pair one. Raises `AssertionError` where they differ."""
     from attnloom import reference
 
-    name = " then ".join(member.variant.reference for member in composition.members)
+    name = " then ".join(str(member.variant.reference or member.alias) for member in composition.members)
     with np.errstate(all="ignore"):
         try:
             many = reference.attention(data.q, data.k, data.v, index, composition, bound, sm_scale=sm_scale)
@@ -304,9 +306,11 @@ def check_oracle(data, index, composition, bound, sm_scale: float) -> None:
 def two_sides(compiled) -> str:
     """The files of the functors and of their reference."""
     (member,) = compiled.composition.members
+    if member.include is None:
+        return f"{member.alias!r}: its Python and what it was lowered to"
     reference = resolve(member.variant.reference)
     module = sys.modules.get(reference.__module__)
-    header = "the functors" if member.include is None else member.include_dir / member.include
+    header = member.include_dir / member.include
     return f"{member.alias!r}: {header} and {reference.__qualname__} of {getattr(module, '__file__', module)}"
 
 
