@@ -133,6 +133,7 @@ def test_all_together_pass_their_own_tests(fresh):
     expected = sorted([*EXAMPLES, *(name.replace("-", "_") for name in (*NEW, TUTORIAL))])
     assert sorted(names(fresh.run("-m", "attnloom", "plugins", "list", "--json"))) == expected
     options = ("-m", "pytest", "-q", "--import-mode=importlib", "-p", "no:cacheprovider", "-c", os.devnull)
+    options += ("-k", "not compiles_for_devices")  # all of them at a time, below
     halves = fresh.projects[::2], fresh.projects[1::2]
     running = [fresh.start(*options, *(project / "tests" for project in half), cwd=half[0]) for half in halves]
     for process in running:
@@ -166,6 +167,24 @@ def test_a_check_that_is_overridden_stops_the_run(fresh, tmp_path):
     )
     told = fresh.run("-m", "pytest", "-c", os.devnull, "--import-mode=importlib", tmp_path, status=4)
     assert "TestWeak.test_choices_say_why overrides a check of the kit" in told
+
+
+DEVICE = """
+from attnloom.compose import compose
+from attnloom.plugins import Config, PluginSet
+from attnloom.testing.device import compile_for_devices
+from attnloom.testing.functors import FunctorSpec
+
+plugins = PluginSet.from_config(Config())
+compile_for_devices(compose(plugins.names("variant"), spec=FunctorSpec(), plugins=plugins))
+"""
+
+
+def test_their_functors_compile_for_devices(fresh):
+    if shutil.which("nvcc") is None:
+        pytest.skip("needs nvcc")
+    fresh.install(fresh.wheels)
+    fresh.run("-c", DEVICE)
 
 
 BREAK = """
