@@ -72,7 +72,7 @@ def _built(kernel: dict[str, Any]) -> str:
 
 
 def _interval_lines(intervals: dict[str, Any]) -> Iterator[str]:
-    yield f"\nvisible kv_pos of a request of {intervals['qo_len']} query tokens and {intervals['kv_len']} keys:"
+    yield f"\nvisible kv_pos of a request with qo_len {intervals['qo_len']} and kv_len {intervals['kv_len']}:"
     for row in intervals["rows"]:
         heads = row["heads"]
         which = (

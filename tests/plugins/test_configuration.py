@@ -209,6 +209,16 @@ class TestExport:
             Config.resolve({EXPORT: text}, home)
 
 
+VARIANT = """
+from attnloom.hookspecs import hookimpl
+from attnloom.variant import Variant
+
+@hookimpl
+def attnloom_variants():
+    yield Variant(name="{name}", struct="S", header="s.h", functors={{"logits_mask"}}, reference="numpy:ndarray")
+"""
+
+
 # vllm #16228, #18740, #5657, #27940 and pytest #12186: what the parent resolved is what workers use
 WORKERS = """
 import multiprocessing, os, sys
@@ -216,7 +226,8 @@ from attnloom.plugins import PluginSet
 
 def work(queue):
     plugins = PluginSet.default()
-    queue.put((plugins.config.source, plugins.variant("windowed").package, plugins.stack("s").variants))
+    span = plugins.settings("windowed").span
+    queue.put((plugins.config.source, plugins.variant("windowed").package, plugins.stack("s").variants, span))
 
 if __name__ == "__main__":
     source = PluginSet.default().config.source
@@ -229,15 +240,17 @@ if __name__ == "__main__":
         process.start()
         result = queue.get(timeout=60)
         process.join()
-        assert result == (source, "fake_fake_windowed", ("causal",)), result
+        assert result == (source, "fake_fake_windowed", ("causal",), 64), result
     print("both")
 """
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no fork")
 def test_forked_and_spawned_workers_get_the_configuration(site, home, monkeypatch):
-    site.add("windowed")
-    write(home / "p" / "attnloom.toml", '[plugins]\nenable = ["windowed"]\n[stacks.s]\nvariants = ["causal"]\n')
+    declared = "\n@hookimpl\ndef attnloom_settings():\n    yield Setting('span', int, default=1)\n"
+    site.add("windowed", "from attnloom import Setting\n" + VARIANT.format(name="windowed") + declared)
+    text = '[plugins]\nenable = ["windowed"]\n[stacks.s]\nvariants = ["causal"]\n[plugin.windowed]\nspan = 64\n'
+    write(home / "p" / "attnloom.toml", text)
     script = write(home / "p" / "workers.py", WORKERS)
     monkeypatch.setenv("PYTHONPATH", str(site.path))
     for name in ("ATTNLOOM_CONFIG", EXPORT):
