@@ -12,7 +12,7 @@ import math
 
 from attnloom.abi import ARGS_ABI, RunArgs
 from attnloom.dtypes import CODES, DTYPE_BYTES
-from attnloom.errors import RunError
+from attnloom.errors import PlanError, RunError
 from attnloom.index import ComposedIndex
 from attnloom.spec import AttentionSpec
 from attnloom.variant import TensorParam
@@ -92,6 +92,12 @@ class Planned:
         self.args.params = self.bound.address
         self._input.range_fn = None if every_key else self._range_fn
         if index.single is None:
+            if self._spec.batch_invariant and len(index.levels) > 1:
+                raise PlanError(
+                    f"the spec says batch_invariant=True, which plans one level, but this index has "
+                    f"{len(index.levels)} and no single form, as tree_attention's: "
+                    "use a spec with batch_invariant=False"
+                )
             view, chosen = self._plan_one(index), index
         elif self._spec.batch_invariant:
             view, chosen = self._plan_one(index.single), index.single

@@ -145,3 +145,11 @@ def test_attention_of_no_tensors():
 def test_storage_formats_are_asked_for_by_name(name):
     with pytest.raises(attnloom.UnknownNameError, match="by its name"):
         attnloom.storage_format(name)
+
+
+def test_levels_without_a_single_form_are_not_batch_invariant(bench):
+    wrapper = AttentionWrapper(bench.spec(batch_invariant=True), num_threads=1)
+    index = attnloom.storage_format("tree_attention").build_index([2], [5], 4, block_tables=[[0, 1]], parents=[[-1, 0]])
+    with pytest.raises(attnloom.PlanError, match="batch_invariant=True.* has 2 .*batch_invariant=False"):
+        wrapper.plan(index)
+    wrapper.plan(DENSE.build_index([2], [5]))
