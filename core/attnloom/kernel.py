@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
@@ -43,6 +44,15 @@ class Kernel:
 
 
 _lock = threading.Lock()
+
+
+def _after_fork_in_child() -> None:
+    """Another thread of the parent may have held the lock, and is not here to release it."""
+    global _lock
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
 _kernels: OrderedDict[tuple, Kernel] = OrderedDict()
 
 

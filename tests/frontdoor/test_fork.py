@@ -35,3 +35,35 @@ def test_a_forked_child_runs_on_one_thread_and_says_so():
         timeout=60, capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
+
+
+LOCKED = """
+import os, sys, threading
+import attnloom, torch
+from attnloom import kernel
+from attnloom.jit import launcher
+
+held, leave = threading.Event(), threading.Event()
+
+def hold():
+    with kernel._lock, launcher._lock:
+        held.set()
+        leave.wait()
+
+threading.Thread(target=hold, daemon=True).start()
+held.wait()
+child = os.fork()
+if child == 0:
+    free = all(lock.acquire(timeout=5) for lock in (kernel._lock, launcher._lock))
+    os._exit(0 if free else 1)
+leave.set()
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_a_child_forked_while_a_thread_opens_a_kernel_does_not_wait_for_it():
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", textwrap.dedent(LOCKED)],
+        timeout=60, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr

@@ -23,6 +23,15 @@ CORE_INCLUDE = _PACKAGE / "include"
 _lock = threading.Lock()
 
 
+def _after_fork_in_child() -> None:
+    """Another thread of the parent may have held the lock, and is not here to release it."""
+    global _lock
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
 def scheduler_folder() -> Path:
     """The folder of the package `attnloom_scheduler`: `include/` and `src/` are in it."""
     import attnloom_scheduler
