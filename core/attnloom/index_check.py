@@ -83,9 +83,9 @@ def _check_entries(index: ComposedIndex, level: Level, where: str) -> None:
         raise IndexFormatError(f"{where}.indices has a last stride of {stride}, expected 1; make it contiguous")
     entries = page_counts(index, level)
     used = entries > 0
-    outside = used & ((level.page_begin < 0) | (level.page_begin + entries > shape[-1]))
+    outside = used & ((level.page_begin < 0) | (level.page_begin > shape[-1] - entries))
     if (row := _first(outside)) is not None:
-        begin, end = int(level.page_begin[row]), int(level.page_begin[row] + entries[row])
+        begin, end = int(level.page_begin[row]), int(level.page_begin[row]) + int(entries[row])
         raise IndexFormatError(
             f"{where}: row {row} with {level.kv_len[row]} key(s) from slot {level.kv_offset[row]} uses entries "
             f"[{begin}, {end}) of indices, which has {shape[-1]}"
@@ -99,13 +99,12 @@ def _check_entries(index: ComposedIndex, level: Level, where: str) -> None:
 def _tokens_of_rows(index: ComposedIndex, level: Level, where: str):
     """`(tokens, row of each)`, after checking that they exist and that none is named twice."""
     begin, end = int(level.row_indptr[0]), int(level.row_indptr[-1])
-    row_of = np.repeat(np.arange(level.num_rows), np.diff(level.row_indptr))
     if level.row_tokens is None:
         if begin < 0 or end > index.num_tokens:
             raise IndexFormatError(
                 f"{where}.row_indptr spans [{begin}, {end}) of the tokens, the batch has {index.num_tokens}"
             )
-        return np.arange(begin, end), row_of
+        return np.arange(begin, end), _row_of(level)
     if begin < 0 or end > len(level.row_tokens):
         raise IndexFormatError(
             f"{where}.row_indptr spans [{begin}, {end}) of row_tokens, which has {len(level.row_tokens)} element(s)"
@@ -119,7 +118,12 @@ def _tokens_of_rows(index: ComposedIndex, level: Level, where: str):
     times = np.bincount(tokens, minlength=index.num_tokens)
     if (token := _first(times > 1)) is not None:
         raise IndexFormatError(f"{where} holds token {token} {times[token]} times; a token sits in one row of a level")
-    return tokens, row_of
+    return tokens, _row_of(level)
+
+
+def _row_of(level: Level):
+    """The row of each token that `row_indptr`, whose end is known to be sound, gives to one."""
+    return np.repeat(np.arange(level.num_rows), np.diff(level.row_indptr))
 
 
 def _check_within_requests(index: ComposedIndex, level: Level, tokens, row_of, where: str) -> None:
@@ -144,9 +148,9 @@ def _check_payload(level: Level, name: str, begin_name: str, unit: int, per_key,
         return
     _check_none(begin < -1, begin, f"{where}.{begin_name}", "at least -1")
     need = -(-(per_key * level.kv_len) // unit)
-    short = (begin >= 0) & (begin + need > len(payload))
+    short = (begin >= 0) & (begin > len(payload) - need)
     if (row := _first(short)) is not None:
-        span = f"[{begin[row]}, {begin[row] + need[row]})"
+        span = f"[{begin[row]}, {int(begin[row]) + int(need[row])})"
         raise IndexFormatError(f"{where}: row {row} reads {name}{span}, which has {len(payload)} element(s)")
 
 
