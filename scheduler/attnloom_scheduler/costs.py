@@ -1,12 +1,13 @@
 """Predicted costs of work items and merges, in picoseconds.
 
-An item costs `alpha + beta * keys` for each kv head it covers, a merge `merge_base + gamma * part rows / workers`.
+An item costs `alpha + (beta + row_beta * rows) * keys` for each kv head it covers, a merge
+`merge_base + gamma * part rows / workers`.
 
 Plans are right whatever the constants are; only their balance suffers. `host` was measured on one core of an AMD EPYC
-with AVX-512, on float32 and bfloat16 of head dim 64 and 128. `cuda` was measured on an H200, whose 132 multiprocessors
-hold 264 workers: decode of 64 x 4,096 keys (key_byte), causal prefill (flop, item_row), shared prefixes (reread:
-workers that walk the same pages at a time find them in the second-level cache). It predicts those times within 10 %,
-but for what a launch costs whatever it does.
+with AVX-512 beside a busy one, on float32 and bfloat16 of head dim 64 and 128: 88 to 129 ps a byte, 6 to 12 ps a FLOP.
+`cuda` was measured on an H200, whose 132 multiprocessors hold 264 workers: decode of 64 x 4,096 keys (key_byte), causal
+prefill (flop, item_row), shared prefixes (reread: workers that walk the same pages at a time find them in the
+second-level cache). It predicts those times within 10 %, but for what a launch costs whatever it does.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ class Costs:
         merge_row_byte: picoseconds of one byte of a merged part row.
         cache_bytes: bytes of the cache that workers share.
         reread: what keys cost that other rows of the batch load too, as a share of the first load.
+        overlaps: keys are multiplied while others are loaded, so that they take the longer of both and not the sum.
     """
 
     item: int
@@ -39,17 +41,20 @@ class Costs:
     merge_row_byte: float
     cache_bytes: int
     reread: float = 1.0
+    overlaps: bool = True
 
 
 TABLE = {
     "host": Costs(
-        item=400_000,
-        item_row=130_000,
-        key_byte=80.0,
+        item=300_000,
+        item_row=20_000,
+        key_byte=100.0,
         flop=10.0,
         merge_base=3_000_000,
         merge_row_byte=330.0,
         cache_bytes=1 << 20,
+        reread=0.25,
+        overlaps=False,
     ),
     "cuda": Costs(
         item=2_000_000,
@@ -65,15 +70,16 @@ TABLE = {
 
 
 def tile_class(costs: Costs, t_q: int, t_kv: int, *, rows: int, head_dim: int, head_dim_v: int, kv_itemsize: int):
-    """The `TileClass` of a tile whose items hold about `rows` packed rows (`<= t_q`), for `head_dim` and `head_dim_v`.
+    """The `TileClass` of a tile of `head_dim` and `head_dim_v`, whose items hold about `rows` packed rows (`<= t_q`).
 
-    `beta` is the larger of the time to load a key and value and the time to multiply them with every row.
+    `beta` is the time to load a key and value, `row_beta` that to multiply them with a row. Where the two overlap,
+    `beta` is the longer one for all the rows, and `row_beta` 0.
     """
     load = costs.key_byte * (head_dim + head_dim_v) * kv_itemsize
-    multiply = costs.flop * 2 * (head_dim + head_dim_v) * rows
-    return TileClass(
-        t_q=t_q, t_kv=t_kv, alpha=max(1, costs.item + costs.item_row * rows), beta=max(1, round(max(load, multiply)))
-    )
+    multiply = costs.flop * 2 * (head_dim + head_dim_v)
+    beta, row_beta = (max(load, multiply * rows), 0) if costs.overlaps else (load, multiply)
+    alpha = max(1, costs.item + costs.item_row * rows)
+    return TileClass(t_q=t_q, t_kv=t_kv, alpha=alpha, beta=max(1, round(beta)), row_beta=round(row_beta))
 
 
 def merge_row(costs: Costs, head_dim_v: int) -> int:

@@ -6,7 +6,7 @@ import ctypes
 from ctypes import c_int32, c_int64, c_uint8, c_uint16, c_void_p
 from typing import Any
 
-SCHEDULER_ABI = 1
+SCHEDULER_ABI = 2
 PLAN_ABI = 1
 PARTITIONERS = ("nothing", "contiguous_cut", "longest_first")
 ITEM_PARTIAL = 1
@@ -17,9 +17,9 @@ RangeFn = ctypes.CFUNCTYPE(c_int32, c_void_p, c_int32, c_int32, c_int32, c_int32
 
 
 class TileClass(ctypes.Structure):
-    """A tile shape, and the cost of its items: `alpha + beta * keys` picoseconds for each kv head."""
+    """A tile shape, and its items' cost: `alpha + (beta + row_beta * rows) * keys` picoseconds for each kv head."""
 
-    _fields_ = (("t_q", c_int32), ("t_kv", c_int32), ("alpha", c_int64), ("beta", c_int64))
+    _fields_ = (("t_q", c_int32), ("t_kv", c_int32), ("alpha", c_int64), ("beta", c_int64), ("row_beta", c_int64))
 
 
 class PlanInput(ctypes.Structure):

@@ -49,7 +49,7 @@ def test_a_split_changes_nothing_beyond_rounding(bench, rng, kind):
         wrapper = bench.wrapper(spec, num_threads=2, num_workers=workers)
         bench.check(wrapper, index, data, scale=2)
         parts.add(wrapper.workspace_size())
-    assert len(parts) > 2
+    assert len(parts) > 1
 
 
 def test_the_number_of_threads_changes_no_bit(bench, rng):

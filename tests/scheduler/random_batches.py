@@ -78,7 +78,7 @@ def _classes(draw, group):
     cost = st.sampled_from([0, 1, 3, 1000])
     short = {"t_q": t_q, "t_kv": draw(st.sampled_from([1, 16, 64])), "alpha": draw(st.sampled_from([1, 50, 5000]))}
     tall = {**short, "t_q": t_q * draw(st.sampled_from([1, 2, 4])), "t_kv": draw(st.sampled_from([16, 64]))}
-    classes = [{**short, "beta": draw(cost)}, {**tall, "beta": draw(cost)}]
+    classes = [{**short, "beta": draw(cost), "row_beta": draw(cost)}, {**tall, "beta": draw(cost)}]
     return tuple(classes[: draw(st.integers(1, 2))])
 
 

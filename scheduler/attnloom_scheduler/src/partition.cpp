@@ -118,7 +118,7 @@ class ContiguousCut {
     const bool idle = load_ == 0;
     if (last_worker() || rest <= budget_) return tile.last;
     if (tile.whole || tiles < 2 * least) return idle || 2 * budget_ >= rest ? tile.last : -1;
-    const int64_t step = c.beta * tile.t_kv;
+    const int64_t step = job_.key_cost(tile) * tile.t_kv;
     const int64_t wanted = budget_ <= c.alpha ? 0 : (budget_ - c.alpha + step / 2) / step;
     if (wanted < least) return idle || 2 * wanted >= least ? static_cast<int32_t>(at + least) : -1;
     const int64_t most = tiles - least;

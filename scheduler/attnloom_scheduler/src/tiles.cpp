@@ -139,7 +139,7 @@ void price_tile(Job& job) {
   Tile& tile = job.tiles.back();
   const TileClass& c = job.input->classes[tile.tile_class];
   const int64_t keys = tile.keys_of(tile.first, tile.last);
-  tile.unit = c.alpha + c.beta * keys;
+  tile.unit = c.alpha + job.key_cost(tile) * keys;
   int64_t cost = 0;
   if (__builtin_mul_overflow(tile.unit, int64_t{job.input->num_kv_heads}, &cost) || cost > kMaxTotal - job.total) {
     fail("the batch costs more than %lld picoseconds; alpha %lld and beta %lld of tile class %d are too large",
@@ -237,6 +237,7 @@ void check_input(const PlanInput& input) {
     check_between("t_kv", c.t_kv, 1, kMaxInt / 2);
     check_between("alpha", c.alpha, 1, kMaxCost);
     check_between("beta", c.beta, 0, kMaxInt);
+    check_between("row_beta", c.row_beta, 0, (kMaxInt - c.beta) / c.t_q);
     if (input.batch_invariant_chunk % c.t_kv) {
       fail("batch_invariant_chunk %d is not a multiple of t_kv %d", input.batch_invariant_chunk, c.t_kv);
     }
@@ -268,7 +269,8 @@ void collect_tiles(const PlanInput& input, Job& job) {
   job.prefill = false;
   for (int32_t i = 0; i < input.num_classes; ++i) {
     const TileClass& c = input.classes[i];
-    job.min_tiles[i] = c.beta ? std::max<int64_t>(1, ceil_div(c.alpha, c.beta * c.t_kv)) : kMaxInt;
+    const int64_t key = c.beta + c.row_beta * input.group;
+    job.min_tiles[i] = key ? std::max<int64_t>(1, ceil_div(c.alpha, key * c.t_kv)) : kMaxInt;
   }
   const IndexView& index = *input.index;
   for (int32_t l = 0; l < index.num_levels; ++l) {

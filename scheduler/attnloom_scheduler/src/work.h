@@ -78,7 +78,11 @@ struct Job {
 
   int64_t cost(const Tile& tile, int64_t from, int64_t to) const {
     const TileClass& c = input->classes[tile.tile_class];
-    return c.alpha + c.beta * tile.keys_of(from, to);
+    return c.alpha + key_cost(tile) * tile.keys_of(from, to);
+  }
+  int64_t key_cost(const Tile& tile) const {
+    const TileClass& c = input->classes[tile.tile_class];
+    return c.beta + c.row_beta * rows(tile);
   }
   int64_t rows(const Tile& tile) const { return int64_t{tile.q_tokens} * input->group; }
   bool divisible(const Tile& tile) const {

@@ -92,7 +92,7 @@ def _cut_of(job: Job, tile: Tile, at: int, budget: int, *, idle: bool) -> int | 
         return tile.last
     if tile.whole or tiles < 2 * least:
         return tile.last if idle or 2 * budget >= rest else None
-    step = c.beta * tile.t_kv
+    step = job.key_cost(tile) * tile.t_kv
     wanted = (budget - c.alpha + step // 2) // step if budget > c.alpha else 0
     if wanted < least:
         return at + least if idle or 2 * wanted >= least else None

@@ -77,15 +77,23 @@ class Job:
         self.inputs, self.index = inputs, index
         self.classes = list(inputs.classes)[: inputs.num_classes]
         self.heads, self.group, self.workers = inputs.num_kv_heads, inputs.group, inputs.num_workers
-        self.min_tiles = [max(1, ceil_div(c.alpha, c.beta * c.t_kv)) if c.beta else (1 << 31) - 1 for c in self.classes]
+        keys = [c.beta + c.row_beta * self.group for c in self.classes]
+        self.min_tiles = [
+            max(1, ceil_div(c.alpha, key * c.t_kv)) if key else (1 << 31) - 1
+            for c, key in zip(self.classes, keys, strict=True)
+        ]
         self.prefill = False
         self.tiles = list(cut_tiles(self, ranges))
         self.total = sum(self.cost(t, t.first, t.last) * self.heads for t in self.tiles)
 
     def cost(self, tile: Tile, first: int, last: int) -> int:
         """Picoseconds of key tiles `[first, last)` for one kv head."""
+        return self.classes[tile.tile_class].alpha + self.key_cost(tile) * tile.keys(first, last)
+
+    def key_cost(self, tile: Tile) -> int:
+        """Picoseconds of a key of the tile."""
         c = self.classes[tile.tile_class]
-        return c.alpha + c.beta * tile.keys(first, last)
+        return c.beta + c.row_beta * self.rows(tile)
 
     def merge_cost(self, part_rows: int) -> int:
         """Picoseconds of merging so many part rows."""

@@ -6,19 +6,20 @@
 
 namespace attnloom {
 
-constexpr int32_t kSchedulerAbi = 1;
+constexpr int32_t kSchedulerAbi = 2;
 
 // Row ordinals of the keys that `q_tokens` query tokens of a block row may see: `[bounds[2 i], bounds[2 i + 1])` for
 // each of the 0..2 intervals whose count it returns; a negative count is a failure. `q_begin` is as in Item.
 using RangeFn = int (*)(const void* ctx, int32_t level, int32_t row, int32_t q_begin, int32_t q_tokens,
                         int32_t* bounds);
 
-// One item of a class costs `alpha + beta * keys` for each kv head it covers, in picoseconds.
+// One item of a class costs `alpha + (beta + row_beta * packed rows) * keys` for each kv head it covers, in picoseconds.
 struct TileClass {
   int32_t t_q;
   int32_t t_kv;
   int64_t alpha;
-  int64_t beta;
+  int64_t beta;      // of a key, whatever the rows
+  int64_t row_beta;  // of a key and a packed row
 };
 
 struct PlanInput {

@@ -10,16 +10,18 @@ namespace attnloom::host {
 template <class S, class V>
 class Worker {
  public:
-  void run(const RunArgs& args, const typename V::Params& params, const Item& item) {
+  // `next` is the item after it, or null.
+  void run(const RunArgs& args, const typename V::Params& params, const Item& item, const Item* next) {
     const int total = item.q_tokens * (args.num_qo_heads / args.num_kv_heads);
-    const int most = round_up(S::t_q[item.tile_class], R);
+    const int most = S::whole_blocks(S::t_q[item.tile_class]);
     for (int first = 0; first < total; first += most) {
-      const int rows = min(most, total - first), padded = round_up(rows, R);
+      const int rows = min(most, total - first), padded = S::whole_blocks(rows);
       const int heads = S::max_rows / padded;
       for (int h = 0; h < item.heads; h += heads) {
         rows_.describe(args, params, item, first, rows, padded, item.head0 + h, min(heads, item.heads - h));
         load_queries(args, params);
-        attend(args, params, item, item.head0 + h);
+        const bool last = first + rows == total && h + rows_.heads == item.heads;
+        attend(args, params, item, item.head0 + h, last ? next : nullptr);
         for (int i = 0; i < rows_.heads; i++) {
           const int64_t part = int64_t{item.part_row} + int64_t{h + i} * total + first;
           if (item.part_row >= 0) write_partials(args, i * padded, part);
@@ -52,8 +54,8 @@ class Worker {
   }
 
   // Walks the tiles of t_kv keys that the rows see, each under all heads so that pages are read whole. Tiles start at
-  // ordinals that do not depend on the item.
-  void attend(const RunArgs& args, const typename V::Params& params, const Item& item, int head) {
+  // ordinals that do not depend on the item. The first keys of `next` (an item, or null) are asked for at the end.
+  void attend(const RunArgs& args, const typename V::Params& params, const Item& item, int head, const Item* next) {
     const int t_kv = S::t_kv[item.tile_class];
     Range all{item.kv_end, item.kv_begin};
     for (int h = 0; h < rows_.heads; h++) {
@@ -67,13 +69,24 @@ class Worker {
         locate(args, item, head, h, max(tile, all.lo), min(tile + t_kv, all.hi), places);
         if (++h == rows_.heads) h = 0, tile += t_kv;
       }
+      return places.padded > 0;
     };
-    locate_next(places_[0]);
-    for (int turn = 0; places_[turn].padded > 0; turn ^= 1) {
+    bool more = locate_next(places_[0]);
+    for (int turn = 0; more; turn ^= 1) {
       at_ = &places_[turn];
-      locate_next(places_[turn ^ 1]);
-      attend_tile(args, params, item, head + at_->head, places_[turn ^ 1]);
+      Places<S>& ahead = places_[turn ^ 1];
+      more = locate_next(ahead);
+      if (!more && next) expect(args, *next, ahead);
+      attend_tile(args, params, item, head + at_->head, ahead);
     }
+  }
+
+  // Finds the keys that an item will most likely begin with.
+  void expect(const RunArgs& args, const Item& item, Places<S>& places) {
+    const int end = min(item.kv_end, item.kv_begin + S::t_kv[item.tile_class]);
+    if (item.kv_begin >= end) return;
+    places.reset(0, item.kv_begin, end);
+    places.locate(args, item, item.head0, item.kv_begin, end);
   }
 
   // Finds the keys of [begin, end) that rows of the h-th head see, none of them for `padded` 0.
@@ -97,11 +110,17 @@ class Worker {
     const bool single = item.request >= 0;
     const Site site{item.request, -1, head, -1, -1, 0, -1, single ? rows_.site[0].qo_len : 0,
                     single ? rows_.site[0].kv_len : item.kv_start + item.row_kv_len};
-    keys_.pack({params, site, item.kv_start, k_scale, v_scale}, *at_, ahead);
-    const int first = at_->head * rows_.stride;
-    if (rows_.count == 1) return attend_rows<1>(args, params, item, first, first + 1, scale);
-    const int stop = first + rows_.count;
-    for (int i = first; i < stop; i += R) attend_rows<R>(args, params, item, i, stop, scale);
+    const typename Keys<S, V>::Source source{params, site, item.kv_start, k_scale, v_scale};
+    if (rows_.count <= Keys<S, V>::rows_in_place) return attend_few(args, item, source, ahead, scale);
+    keys_.pack_keys(source, *at_, ahead);
+    keys_.pack_values(source, *at_, ahead);
+    const int first = at_->head * rows_.stride, stop = first + rows_.count;
+    for (int i = first; i < stop;) {
+      const int rows = S::block(stop - i);
+      if (rows == R) attend_rows<R>(args, params, item, i, stop, scale);
+      else attend_rows<kFewRows>(args, params, item, i, stop, scale);
+      i += rows;
+    }
   }
 
   // Rows [first, first + N) against the packed tile; those from `stop` on do not exist.
@@ -114,20 +133,79 @@ class Worker {
 
     for (int p = lo / S::panel; p * S::panel < hi; p++)
       multiply<Arith, N, kTileVectors, Into::scaled>(S::d_lanes, q_ + first * S::d_padded, S::d_padded, keys_.panel(p),
-                                                     S::panel, s_ + p * S::panel, S::max_keys, &scale);
+                                                     0, s_ + p * S::panel, S::max_keys, &scale);
     float alpha[N];
     for (int r = 0; r < N; r++) {
       const bool exists = first + r < stop;
       alpha[r] = weigh(args, params, item, first + r, exists, s_ + r * S::max_keys, lo, hi, weights(r));
     }
+    add_values<N>(first, lo, hi, alpha);
+  }
+
+  // The rows under one head, at most Keys::rows_in_place, against the tile where it lies; in blocks of nearly one size.
+  void attend_few(const RunArgs& args, const Item& item, const typename Keys<S, V>::Source& source,
+                  const Places<S>& ahead, float scale) {
+    static_assert(kFewRows == 4);
+    int first = at_->head * rows_.stride;
+    const Places<S>* asked = &ahead;
+    for (int blocks = (rows_.count + kFewRows - 1) / kFewRows, left = rows_.count; blocks > 0; blocks--) {
+      const int rows = (left + blocks - 1) / blocks;
+      if (rows == 1) attend_few<1>(args, item, source, *asked, scale, first);
+      else if (rows == 2) attend_few<2>(args, item, source, *asked, scale, first);
+      else if (rows == 3) attend_few<3>(args, item, source, *asked, scale, first);
+      else attend_few<4>(args, item, source, *asked, scale, first);
+      first += rows;
+      left -= rows;
+      asked = &nowhere_;
+    }
+  }
+
+  template <int N>
+  void attend_few(const RunArgs& args, const Item& item, const typename Keys<S, V>::Source& source,
+                  const Places<S>& ahead, float scale, int first) {
+    ahead.prefetch_keys(at_->padded, ahead.padded);
+    for (int j = 0; j < at_->padded; j += kLanes)
+      keys_.template multiply_few<N>(source, *at_, ahead, j, q_ + first * S::d_padded, s_, scale);
+    float alpha[N];
+    for (int r = 0; r < N; r++)
+      alpha[r] = weigh(args, source.params, item, first + r, true, s_ + r * S::max_keys, 0, at_->padded, weights(r));
+    if constexpr (Keys<S, V>::values_direct) {
+      add_values_in_place<N>(source, ahead, first, alpha);
+    } else {
+      keys_.pack_values(source, *at_, ahead);
+      add_values<N>(first, 0, at_->padded, alpha);
+    }
+  }
+
+  // O~ = alpha O~ + P V, over the packed values of keys [lo, hi).
+  template <int N>
+  ATTNLOOM_FN void add_values(int first, int lo, int hi, const float* alpha) {
     if (!keys_.finite) return add_values_apart<N>(first, lo, hi, alpha);
     multiply_wide<Arith, N, S::v_vectors>((hi - lo) / S::step, weights(0) + lo / S::step, S::max_keys / S::step,
                                           keys_.values(lo), o_ + first * S::v_columns, alpha);
   }
 
-  // Weights of row i over keys [lo, hi) of the tile; returns what its O~ must be multiplied by.
-  ATTNLOOM_FN float weigh(const RunArgs& args, const typename V::Params& params, const Item& item, int i, bool exists,
-                          float* s, int lo, int hi, Lane* weights) {
+  // The same over the values where they lie. Not finite sums are done again, with care.
+  template <int N>
+  void add_values_in_place(const typename Keys<S, V>::Source& source, const Places<S>& ahead, int first,
+                           const float* alpha) {
+    float* o = o_ + first * S::v_columns;
+    alignas(64) float before[N * S::v_columns];
+    __builtin_memcpy(before, o, sizeof before);
+    multiply_wide<Arith, N, S::v_vectors>(at_->padded / S::step, weights(0), S::max_keys / S::step,
+                                          typename Keys<S, V>::InPlace{*at_, ahead}, o, alpha);
+    Vec check = {};
+    for (int c = 0; c < N * S::v_columns; c += kLanes) check += load(o + c) * 0.0f;
+    if (lanes_sum(check) == 0.0f) return;
+    __builtin_memcpy(o, before, sizeof before);
+    keys_.pack_values(source, *at_, *at_);
+    add_values_apart<N>(first, 0, at_->padded, alpha);
+  }
+
+  // Weights of row i over keys [lo, hi) of the tile; returns what its O~ must be multiplied by. Compiled once, for any
+  // number of rows.
+  __attribute__((noinline)) float weigh(const RunArgs& args, const typename V::Params& params, const Item& item, int i,
+                                        bool exists, float* s, int lo, int hi, Lane* weights) {
     if (exists) score_row<V>(args, params, item, *at_, rows_, i, s, lo, hi);
     else fill(s, lo, hi, kHidden<V>);
     if constexpr (V::use_softmax) return softmax_step(s, lo, hi, state_[i], weights);
@@ -177,6 +255,7 @@ class Worker {
   Rows<V, S::max_rows> rows_;
   Places<S> places_[2];  // of the tile at hand and of the next
   const Places<S>* at_;
+  Places<S> nowhere_{};
   Keys<S, V> keys_;
   State state_[S::max_rows];
   alignas(64) Lane q_[S::max_rows * S::d_padded];
@@ -193,8 +272,9 @@ void run_queue(const RunArgs& args, const PlanHeader& plan, int worker) {
   const Item* items = reinterpret_cast<const Item*>(base + plan.items);
   const int32_t* next = reinterpret_cast<const int32_t*>(base + plan.next_indptr);
   const Item& first = reinterpret_cast<const Item*>(base + plan.first_items)[worker];
-  if (first.q_tokens > 0) state.run(args, params, first);
-  for (int i = next[worker]; i < next[worker + 1]; i++) state.run(args, params, items[i]);
+  const Item *item = items + next[worker], *end = items + next[worker + 1];
+  if (first.q_tokens > 0) state.run(args, params, first, item < end ? item : nullptr);
+  for (; item < end; item++) state.run(args, params, *item, item + 1 < end ? item + 1 : nullptr);
 }
 
 enum Status { kDone = 0, kOtherAbi = 1, kOtherPlanAbi = 2 };

@@ -1,5 +1,6 @@
 // A tile of keys and values, transformed and packed for the products.
 #pragma once
+#include "few.h"
 #include "places.h"
 
 namespace attnloom::host {
@@ -22,12 +23,24 @@ struct Keys {
     float k_scale, v_scale;
   };
 
+  // Whether memory holds values as the products take them, so that they need no packing.
+  static constexpr bool stored_as_lanes = S::kv == (S::step == 1 ? kF32 : kBF16);
+  static constexpr bool keys_direct = stored_as_lanes && !V::has_key_transform && S::head_dim == S::d_floats;
+  static constexpr bool values_direct = stored_as_lanes && !V::has_value_transform && S::head_dim_v == S::v_columns;
+
+  // Rows up to which nothing is packed; each block of kFewRows of them reads K and V anew.
+  static constexpr int rows_in_place = keys_direct && values_direct ? kRowsInPlace<typename S::Arith> : kFewRows;
+
   // Packs the keys at `at`; asks for those of the tile after it.
-  void pack(const Source& source, const Places<S>& at, const Places<S>& ahead) {
+  void pack_keys(const Source& source, const Places<S>& at, const Places<S>& ahead) {
     for (int j = 0; j < at.padded; j += kLanes) {
       ahead.prefetch_keys(j, kLanes);
       pack_keys(source, at, j);
     }
+  }
+
+  // The same of the values.
+  void pack_values(const Source& source, const Places<S>& at, const Places<S>& ahead) {
     Vec check = {};
     for (int j = 0; j < at.padded; j += S::step) {
       ahead.prefetch_values(j, S::step);
@@ -36,21 +49,50 @@ struct Keys {
     finite = lanes_sum(check) == 0.0f;
   }
 
-  ATTNLOOM_FN const Lane* panel(int p) const { return k + int64_t{p} * S::panel * S::d_padded; }
-  ATTNLOOM_FN const Lane* values(int j) const { return v + int64_t{j} / S::step * S::v_columns; }
+  ATTNLOOM_FN Packed<typename S::Arith> panel(int p) const {
+    return {k + int64_t{p} * S::panel * S::d_padded, S::panel};
+  }
+  ATTNLOOM_FN Packed<typename S::Arith> values(int j) const {
+    return {v + int64_t{j} / S::step * S::v_columns, S::v_columns};
+  }
+
+  // Products of keys [j, j + kLanes) with N rows of Q, without packing; asks for those of the tile after it.
+  template <int N>
+  ATTNLOOM_FN void multiply_few(const Source& source, const Places<S>& at, const Places<S>& ahead, int j,
+                                const Lane* q, float* s, float scale) {
+    alignas(64) Lane staged[keys_direct ? 1 : kLanes][keys_direct ? 1 : S::d_padded];
+    if constexpr (!keys_direct)
+      for (int i = 0; i < kLanes; i++) stage_key(source, at, j + i, staged[i]);
+    const auto key = [&](int i) {
+      ahead.prefetch_keys(j + i, 1);
+      if constexpr (keys_direct) return reinterpret_cast<const Lane*>(at.key[j + i]);
+      else return static_cast<const Lane*>(staged[i]);
+    };
+    Vec sum[N];
+    dot_products<typename S::Arith, S::d_padded>(key, q, sum);
+    ATTNLOOM_UNROLL
+    for (int r = 0; r < N; r++) store(s + r * S::max_keys + j, sum[r] * scale);
+  }
+
+  // The values at `at`, where they lie, as the right operand of a product; asks for those of the tile after it.
+  struct InPlace {
+    const Places<S>& at;
+    const Places<S>& ahead;
+
+    ATTNLOOM_FN Lanes operator()(int i, int vector) const {
+      if (vector == 0) ahead.prefetch_values(i * S::step, S::step);
+      if constexpr (S::step == 1) return load(at.value[i] + vector * kLanes);
+      else return join_halves(at.value[2 * i] + vector * kLanes, at.value[2 * i + 1] + vector * kLanes);
+    }
+  };
 
   float value_at(int j, int column) const {
-    const Lane lane = values(j)[column];
+    const Lane lane = v[int64_t{j} / S::step * S::v_columns + column];
     if constexpr (S::step == 1) return lane;
     else return bits_as<float>(j % 2 ? lane & 0xffff0000u : lane << 16);
   }
 
  private:
-  static constexpr bool stored_as_lanes = S::kv == (S::step == 1 ? kF32 : kBF16);
-  static constexpr bool keys_direct =
-      stored_as_lanes && !V::has_key_transform && S::head_dim == S::d_floats;
-  static constexpr bool values_direct = stored_as_lanes && !V::has_value_transform && S::head_dim_v == S::v_columns;
-
   static ATTNLOOM_FN Site key_site(const Source& source, const Places<S>& at, int j) {
     Site site = source.site;
     site.kv_index = source.kv_start + at.begin + j;

@@ -61,11 +61,23 @@ ATTNLOOM_FN void pack_row(const float* row, int count, typename A::Lane* lanes) 
 
 enum class Into { scaled, sum };
 
+// The right operand of a product: rows of whole vectors, `stride` lanes apart.
+template <class A>
+struct Packed {
+  const typename A::Lane* rows;
+  int stride;
+
+  ATTNLOOM_FN typename A::Lanes operator()(int i, int vector) const {
+    return load(rows + int64_t{i} * stride + vector * kLanes);
+  }
+};
+
 // C[R][W * kLanes] = factor[0] * A B (scaled) or factor[r] * C + A B (sum), over `n` lanes of the contracted dimension:
-// A is [R][n] with rows lda lanes apart, B [n][W * kLanes] with rows ldb lanes apart.
-template <class A, int R, int W, Into mode>
-ATTNLOOM_FN void multiply(int n, const typename A::Lane* a, int lda, const typename A::Lane* b, int ldb, float* c,
-                          int ldc, const float* factor) {
+// A is [R][n] with rows lda lanes apart, B(i, w) the w-th vector of row i.
+template <class A, int R, int W, Into mode, class B>
+ATTNLOOM_FN void multiply(int n, const typename A::Lane* a, int lda, const B& b, int first_vector, float* c, int ldc,
+                          const float* factor) {
+  c += first_vector * kLanes;
   Vec sum[R][W];
   ATTNLOOM_UNROLL
   for (int r = 0; r < R; r++)
@@ -74,7 +86,7 @@ ATTNLOOM_FN void multiply(int n, const typename A::Lane* a, int lda, const typen
   for (int i = 0; i < n; i++) {
     typename A::Lanes right[W];
     ATTNLOOM_UNROLL
-    for (int w = 0; w < W; w++) right[w] = load(b + static_cast<int64_t>(i) * ldb + w * kLanes);
+    for (int w = 0; w < W; w++) right[w] = b(i, first_vector + w);
     ATTNLOOM_UNROLL
     for (int r = 0; r < R; r++) {
       const typename A::Lanes left = splat(a[r * lda + i]);
@@ -88,20 +100,14 @@ ATTNLOOM_FN void multiply(int n, const typename A::Lane* a, int lda, const typen
     for (int w = 0; w < W; w++) store(c + r * ldc + w * kLanes, mode == Into::sum ? sum[r][w] : sum[r][w] * factor[0]);
 }
 
-// The same for any number of columns: N vectors in register tiles of nearly equal width.
-template <class A, int R, int N>
-ATTNLOOM_FN void multiply_wide(int n, const typename A::Lane* a, int lda, const typename A::Lane* b, float* c,
-                               const float* factor) {
+// C = factor C + A B for any number of columns: N vectors in register tiles of nearly equal width.
+template <class A, int R, int N, class B>
+ATTNLOOM_FN void multiply_wide(int n, const typename A::Lane* a, int lda, const B& b, float* c, const float* factor) {
   constexpr int tiles = (N + kTileVectors - 1) / kTileVectors, narrow = N / tiles, wider = N % tiles;
-  constexpr int ld = N * kLanes;
-  for (int t = 0; t < wider; t++) {
-    const int at = t * (narrow + 1) * kLanes;
-    multiply<A, R, (wider ? narrow + 1 : narrow), Into::sum>(n, a, lda, b + at, ld, c + at, ld, factor);
-  }
-  for (int t = wider; t < tiles; t++) {
-    const int at = (t * narrow + wider) * kLanes;
-    multiply<A, R, narrow, Into::sum>(n, a, lda, b + at, ld, c + at, ld, factor);
-  }
+  for (int t = 0; t < wider; t++)
+    multiply<A, R, (wider ? narrow + 1 : narrow), Into::sum>(n, a, lda, b, t * (narrow + 1), c, N * kLanes, factor);
+  for (int t = wider; t < tiles; t++)
+    multiply<A, R, narrow, Into::sum>(n, a, lda, b, t * narrow + wider, c, N * kLanes, factor);
 }
 
 }  // namespace attnloom::host

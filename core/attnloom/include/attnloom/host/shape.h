@@ -1,6 +1,6 @@
 // Sizes that follow from a kernel's configuration: what is padded to what.
 #pragma once
-#include "product.h"
+#include "few.h"
 
 namespace attnloom::host {
 
@@ -13,8 +13,12 @@ struct Shape : Config {
 
   static constexpr int larger(int a, int b) { return a > b ? a : b; }
 
+  // Rows are multiplied in blocks of 4 and 6: of the block that `left` rows begin with, and of all their blocks.
+  static constexpr int block(int left) { return left > 8 || left == 5 || left == 6 ? rows_at_once : kFewRows; }
+  static constexpr int whole_blocks(int rows) { return rows <= kFewRows ? kFewRows : round_up(rows, 2); }
+
   static constexpr int step = Arith::step;
-  static constexpr int rows_at_once = 4;
+  static constexpr int rows_at_once = 6;  // at most; kFewRows where that wastes less
   static constexpr int panel = kTileVectors * kLanes;  // keys of a packed panel of K
 
   static constexpr int d_lanes = (Config::head_dim + step - 1) / step;    // lanes of a row of q or K ...
@@ -23,7 +27,7 @@ struct Shape : Config {
   static constexpr int v_vectors = (Config::head_dim_v + kLanes - 1) / kLanes;
   static constexpr int v_columns = v_vectors * kLanes;
 
-  static constexpr int max_rows = round_up(larger(Config::t_q[0], Config::t_q[1]), rows_at_once);
+  static constexpr int max_rows = whole_blocks(larger(Config::t_q[0], Config::t_q[1]));
   static constexpr int max_keys = round_up(larger(Config::t_kv[0], Config::t_kv[1]), panel);
 };
 

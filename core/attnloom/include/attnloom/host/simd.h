@@ -38,8 +38,8 @@ ATTNLOOM_FN UVec load(const uint32_t* at) { return *reinterpret_cast<const UVecA
 ATTNLOOM_FN void store(float* at, Vec x) { *reinterpret_cast<VecAt*>(at) = x; }
 ATTNLOOM_FN void store(uint32_t* at, UVec x) { *reinterpret_cast<UVecAt*>(at) = x; }
 
-ATTNLOOM_FN Vec splat(float x) { return Vec{} + x; }
-ATTNLOOM_FN UVec splat(uint32_t x) { return UVec{} + x; }
+ATTNLOOM_FN Vec splat(float x) { return x - Vec{}; }  // not x + 0, which is an addition where x may be -0
+ATTNLOOM_FN UVec splat(uint32_t x) { return x - UVec{}; }
 
 template <class To, class From>
 ATTNLOOM_FN To bits_as(From x) {
@@ -47,22 +47,6 @@ ATTNLOOM_FN To bits_as(From x) {
 }
 
 ATTNLOOM_FN Vec larger(Vec a, Vec b) { return a > b ? a : b; }
-
-// Of the lanes of a vector, in a fixed order.
-ATTNLOOM_FN float lanes_max(Vec x) {
-  float lane[kLanes];
-  store(lane, x);
-  for (int width = kLanes / 2; width; width /= 2)
-    for (int i = 0; i < width; i++) lane[i] = lane[i] > lane[i + width] ? lane[i] : lane[i + width];
-  return lane[0];
-}
-ATTNLOOM_FN float lanes_sum(Vec x) {
-  float lane[kLanes];
-  store(lane, x);
-  for (int width = kLanes / 2; width; width /= 2)
-    for (int i = 0; i < width; i++) lane[i] += lane[i + width];
-  return lane[0];
-}
 
 // e^x for x <= 0, 1 ulp; 0 where the result would be subnormal, NaN for NaN.
 ATTNLOOM_FN Vec exp_nonpositive(Vec x) {
@@ -103,6 +87,27 @@ ATTNLOOM_FN UVec interleave_high(UVec a, UVec b) {
 #else
   return ATTNLOOM_SHUFFLE(a, b, 2, 6, 3, 7);
 #endif
+}
+
+// a[i] + a[i + kLanes / 2] in the even lanes, the same of b in the odd ones.
+ATTNLOOM_FN Vec add_halves(Vec a, Vec b) {
+  const UVec x = bits_as<UVec>(a), y = bits_as<UVec>(b);
+  return bits_as<Vec>(interleave_low(x, y)) + bits_as<Vec>(interleave_high(x, y));
+}
+
+// Of the lanes of a vector, in a fixed order: each round joins the halves.
+ATTNLOOM_FN float lanes_max(Vec x) {
+  ATTNLOOM_UNROLL
+  for (int width = kLanes; width > 1; width /= 2) {
+    const UVec bits = bits_as<UVec>(x);
+    x = larger(bits_as<Vec>(interleave_low(bits, bits)), bits_as<Vec>(interleave_high(bits, bits)));
+  }
+  return x[0];
+}
+ATTNLOOM_FN float lanes_sum(Vec x) {
+  ATTNLOOM_UNROLL
+  for (int width = kLanes; width > 1; width /= 2) x = add_halves(x, x);
+  return x[0];
 }
 
 // Transposes a square of kLanes x kLanes in place: log2(kLanes) perfect shuffles of the rows.
