@@ -8,8 +8,9 @@ ATTNLOOM_DEVICE uint32_t shared_address(const void* p) { return static_cast<uint
 
 // Copies 16 bytes, or writes 16 zero bytes and reads nothing.
 ATTNLOOM_DEVICE void copy_16(uint32_t to, const void* from, bool exists) {
-  const int bytes = exists ? 16 : 0;
-  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
+  asm volatile("{.reg .pred none; setp.eq.s32 none, %2, 0; cp.async.cg.shared.global.L2::128B [%0], [%1], 16, none;}" ::"r"(to),
+               "l"(from), "r"(static_cast<int>(exists))
+               : "memory");
 }
 
 ATTNLOOM_DEVICE void close_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }

@@ -34,36 +34,41 @@ struct FewRows {
       if (seen.template next_tile<kSlice>(slice) == slice) return slice;
     }
   }
+  // The one after `slice`.
+  ATTNLOOM_DEVICE int slice_after(const Seen<slots>& seen, int slice) const {
+    if constexpr (slots > 1) return next_slice(seen, slice + 1);
+    else return (slice + S::warps) * kSlice < seen.hi[0] ? slice + S::warps : Seen<slots>::kNone;
+  }
 
   ATTNLOOM_DEVICE void run() {
     const Item& item = unit.item;
-    const Positions positions(unit.index, item);
-    const bool by_position = unit.by_position(positions);
+    const Positions positions{unit.index, item, unit.facts.listed};
     const Source<S> source{unit.args, unit.index, item, unit.head};
+    const Trail trail(source, S::warps * kSlice);
+    const int mine = lane_id() % kSlice;  // the lane's key of a slice
     // The place of the first slice, if the ranges leave it: its page id comes in while the rows are described.
     int ahead = item.kv_begin / kSlice + warp();
     Place place;
-    place.find(source, ahead * kSlice + lane_id() % kSlice, ahead * kSlice + lane_id() % kSlice < item.kv_end);
-    unit.rows.describe(unit.index, unit.params, item, unit.first, unit.count, Tile::t_q, unit.head, unit.group, by_position);
-    __syncthreads();
+    place.seek(trail, item, ahead * kSlice + mine);
+    place.look_up(trail, ahead * kSlice + mine < item.kv_end);
+    unit.describe(Tile::t_q);
     unit.copy_queries(shared_address(memory), Tile::t_q);
     close_group();
 
     Seen<slots> seen;
-    seen.look(unit.rows, 0, unit.count, item, by_position);
-    const auto find = [&] {
-      const int key = ahead * kSlice + lane_id() % kSlice;
-      place.find(source, key, ahead != Seen<slots>::kNone && seen.sees(key));
-    };
+    seen.look(unit.rows, 0, unit.count, item, unit.facts.by_position);
+    const auto look_up = [&] { place.look_up(trail, ahead != Seen<slots>::kNone && seen.sees(ahead * kSlice + mine)); };
     int slice = next_slice(seen, item.kv_begin / kSlice);
     if (slice != ahead || !seen.sees_all(slice * kSlice, slice * kSlice + kSlice)) {
       ahead = slice;
-      find();
+      place.seek(trail, item, ahead * kSlice + mine);
+      look_up();
     }
 
     Queries<S, M, Tile::q_in_registers> q;
-    const Units<V> units = unit.units();
-    const Pairs<V> pairs{unit.params, item, positions, unit.masked(), unit.head, by_position};
+    const Units<V>& units = unit.facts.units;
+    const float step = units.step;
+    const Pairs<V> pairs{unit.params, item, positions, unit.head, unit.facts.masked, unit.facts.by_position};
     const KeySite<V> key_site = unit.key_site();
     State16<S, V, M> state;
     state.clear();
@@ -93,8 +98,11 @@ struct FewRows {
         copy_keys(source, keys, shared_address(stage));
         copy_values(source, keys, shared_address(stage) + values_at());
         __syncwarp();
-        ahead = next_slice(seen, ahead + 1);
-        find();
+        const int before = ahead;
+        ahead = slice_after(seen, ahead);
+        if (slots == 1 || ahead == before + S::warps) place.step(trail);
+        else place.seek(trail, item, ahead * kSlice + mine);
+        look_up();
       }
       close_group();
       to = to + 1 == kStages ? 0 : to + 1;
@@ -103,9 +111,9 @@ struct FewRows {
         wait_groups<0>();
         __syncwarp();
       }
-      attend(q, state, units, pairs, key_site, seen, slice, stage(warp(), at), noted_at(at));
+      attend(q, state, step, pairs, key_site, seen, slice, stage(warp(), at), noted_at(at));
       if constexpr (kStages == 1) __syncwarp();
-      slice = next_slice(seen, slice + 1);
+      slice = slice_after(seen, slice);
       at = at + 1 == kStages ? 0 : at + 1;
     }
     wait_groups<0>();
@@ -114,16 +122,16 @@ struct FewRows {
   }
 
   template <class Q>
-  ATTNLOOM_DEVICE void attend(const Q& q, State16<S, V, M>& state, const Units<V>& units, const Pairs<V>& pairs,
+  ATTNLOOM_DEVICE void attend(const Q& q, State16<S, V, M>& state, float step, const Pairs<V>& pairs,
                               const KeySite<V>& key_site, const Seen<slots>& seen, int slice, char* at, const int* noted) {
     const int first = slice * kSlice;
     const uint32_t k = shared_address(at), v = k + values_at();
     prepare_keys<S, V>(at, unit.params, key_site, pairs.positions, first, noted);
     float s[M][kSlice / 8][4];
     multiply_keys<S>(s, q, k);
-    score<S, V>(s, pairs, unit.rows, units, 0, first, noted, !pairs.masked && seen.sees_all(first, first + kSlice));
+    score<S, V>(s, pairs, unit.rows, unit.facts.units, 0, first, noted, !pairs.masked && seen.sees_all(first, first + kSlice));
     Weights<M, kSlice / 8> p;
-    weigh<S, V>(s, p, state, units.step);
+    weigh<S, V>(s, p, state, step);
     prepare_values<S, V>(at + values_at(), unit.params, key_site, pairs.positions, first, noted, seen);
     multiply_values<S>(state.o, p, v);
   }
@@ -154,13 +162,12 @@ struct FewRows {
   ATTNLOOM_DEVICE void join_row(int r, const Units<V>& units) {
     using Map = SpreadMap<S::head_dim_v, 32>;
     float weight[S::warps];
-    State whole;
+    State whole{kLowest, 0.0f};
 #pragma unroll
     for (int w = 0; w < S::warps; w++) whole.m = fmaxf(whole.m, md[2 * (w * Tile::t_q + r)]);
-    const float from = pivot(whole.m) * units.step;
 #pragma unroll
     for (int w = 0; w < S::warps; w++) {
-      weight[w] = V::use_softmax ? fast_exp2(fmaf(md[2 * (w * Tile::t_q + r)], units.step, -from)) : 1.0f;
+      weight[w] = V::use_softmax ? fast_exp2((md[2 * (w * Tile::t_q + r)] - whole.m) * units.step) : 1.0f;
       whole.d += weight[w] * md[2 * (w * Tile::t_q + r) + 1];
     }
     Row<Map> row;
@@ -175,7 +182,7 @@ struct FewRows {
         row.x.at[n][1] += weight[w] * x.y;
       }
     }
-    whole.m = whole.m == -inf ? -inf : whole.m * units.unit;
+    whole = natural(whole.m, whole.d, units.unit);
     if (unit.partial()) write_part<S, 32>(unit.args, whole, row, unit.part() + r);
     else write_row<S, V, 32>(unit.args, unit.params, whole, row, unit.rows.token[r], unit.rows.site(r, unit.head), true);
   }

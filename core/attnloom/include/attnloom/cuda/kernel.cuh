@@ -19,6 +19,7 @@ struct Shared {
   IndexView index;
   Item item;
   R rows;
+  Facts<V> facts;
   int head, first, count, group;  // of the unit at hand: kv head, packed rows; query heads a kv head
   const Item* next;               // the item after the one at hand, of `left`
   int left;
@@ -40,7 +41,7 @@ constexpr int tile_bytes() {
 template <class S, class V, int C>
 ATTNLOOM_DEVICE void run_item(const typename V::Params& params, Shared<S, V>& shared, char* memory) {
   using R = typename Shared<S, V>::R;
-  const Unit<S, V, R> unit{shared.args, params, shared.index, shared.item, shared.rows, shared.head, shared.first, shared.count, shared.group};
+  const Unit<S, V, R> unit{shared.args, params, shared.index, shared.item, shared.rows, shared.facts, shared.head, shared.first, shared.count, shared.group};
   if (threadIdx.x == 0) {
     shared.head = shared.item.head0;
     shared.first = 0;

@@ -20,6 +20,8 @@ struct ManyRows {
   Seen<slots>* seen_by;  // [warps][2]: what the unit sees, and what the warp's rows do
 
   ATTNLOOM_DEVICE int warp() const { return warp_id(); }
+  ATTNLOOM_DEVICE int first_row() const { return warp_id() * 16 * M; }
+  ATTNLOOM_DEVICE Slice* mine_found() const { return found + warp_id() * kSlices; }
   ATTNLOOM_DEVICE char* k_tile(int i) const { return memory + Tile::q_bytes + i * k_bytes; }
   ATTNLOOM_DEVICE char* v_tile(int i) const { return memory + Tile::q_bytes + 2 * k_bytes + i * v_bytes; }
 
@@ -34,11 +36,13 @@ struct ManyRows {
     }
 
     ATTNLOOM_DEVICE void find(const Source<S>& source, const Seen<slots>& seen, int tile) {
+      const Trail trail(source, kKeys);
 #pragma unroll
       for (int n = 0; n < kSlices; n++) {
         const int slice = warp_id() + n * S::warps;
         const int key = tile * kKeys + slice * kSlice + lane_id() % kSlice;
-        at[n].find(source, key, tile != Seen<slots>::kNone && slice < kKeys / kSlice && seen.sees(key));
+        at[n].seek(trail, source.item, key);
+        at[n].look_up(trail, tile != Seen<slots>::kNone && slice < kKeys / kSlice && seen.sees(key));
       }
     }
   };
@@ -53,38 +57,34 @@ struct ManyRows {
 
   ATTNLOOM_DEVICE void run() {
     const Item& item = unit.item;
-    const Positions positions(unit.index, item);
-    const bool by_position = unit.by_position(positions);
-    unit.rows.describe(unit.index, unit.params, item, unit.first, unit.count, Tile::t_q, unit.head, unit.group, by_position);
-    __syncthreads();
+    const Positions positions{unit.index, item, unit.facts.listed};
+    unit.describe(Tile::t_q);
+    const bool by_position = unit.facts.by_position;
     unit.copy_queries(shared_address(memory), Tile::t_q);
 
     Seen<slots>& seen = seen_by[2 * warp()];
     Seen<slots>& mine = seen_by[2 * warp() + 1];
-    const int first_row = warp() * 16 * M;
     seen.look(unit.rows, 0, unit.count, item, by_position);
-    const int my_rows = max(0, min(16 * M, unit.count - first_row));
-    mine.look(unit.rows, first_row, my_rows, item, by_position);
+    mine.look(unit.rows, first_row(), max(0, min(16 * M, unit.count - first_row())), item, by_position);
     __syncwarp();
     const Source<S> source{unit.args, unit.index, item, unit.head};
 
     int tile = seen.template next_tile<kKeys>(0), next = Seen<slots>::kNone;
     Places places;  // of `tile`, then of `next`
     places.find(source, seen, tile);
-    Slice* mine_found = found + warp() * kSlices;
-    places.put_down(unit.args, mine_found);
+    places.put_down(unit.args, mine_found());
     const auto ask_keys = [&](int i, int of_tile) {
       if (of_tile != Seen<slots>::kNone)
         each_slice([&](int n, int row) {
           positions.note(of_tile * kKeys + row, noted + i * kKeys + row);
-          copy_keys(source, mine_found[n], shared_address(k_tile(i)) + row * S::KTile::row_bytes);
+          copy_keys(source, mine_found()[n], shared_address(k_tile(i)) + row * S::KTile::row_bytes);
         });
       close_group();
     };
     // The last of a tile's copies; the places move on.
     const auto ask_values = [&](int i, int of_tile) {
       if (of_tile != Seen<slots>::kNone) {
-        each_slice([&](int n, int row) { copy_values(source, mine_found[n], shared_address(v_tile(i)) + row * S::VTile::row_bytes); });
+        each_slice([&](int n, int row) { copy_values(source, mine_found()[n], shared_address(v_tile(i)) + row * S::VTile::row_bytes); });
         next = seen.template next_tile<kKeys>(of_tile + 1);
         places.find(source, seen, next);
       }
@@ -93,7 +93,7 @@ struct ManyRows {
     ask_keys(0, tile);
     ask_values(0, tile);
     __syncwarp();
-    places.put_down(unit.args, mine_found);
+    places.put_down(unit.args, mine_found());
 
     wait_groups<1>();
     __syncthreads();
@@ -102,9 +102,10 @@ struct ManyRows {
       __syncthreads();
     }
     Queries<S, M, Tile::q_in_registers> q;
-    q.take(shared_address(memory), first_row);
-    const Units<V> units = unit.units();
-    const Pairs<V> pairs{unit.params, item, positions, unit.masked(), unit.head, by_position};
+    q.take(shared_address(memory), first_row());
+    const Units<V>& units = unit.facts.units;
+    const float step = units.step;
+    const Pairs<V> pairs{unit.params, item, positions, unit.head, unit.facts.masked, unit.facts.by_position};
     const KeySite<V> key_site = unit.key_site();
     State16<S, V, M> state;
     state.clear();
@@ -126,14 +127,14 @@ struct ManyRows {
 #pragma unroll 1
       for (int part = 0; part < kKeys / kStep; part++) {
         const int first = now * kKeys + part * kStep;
-        const bool busy = my_rows > 0 && mine.sees_some(first, first + kStep);
+        const bool busy = mine.sees_some(first, first + kStep);
         Weights<M, kStep / 8> p;
         if (busy) {
           float s[M][kStep / 8][4];
           multiply_keys<S>(s, q, shared_address(k_tile(turn)) + part * kStep * S::KTile::row_bytes);
-          score<S, V>(s, pairs, unit.rows, units, first_row, first, noted + turn * kKeys + part * kStep,
+          score<S, V>(s, pairs, unit.rows, units, first_row(), first, noted + turn * kKeys + part * kStep,
                       !pairs.masked && mine.sees_all(first, first + kStep));
-          weigh<S, V>(s, p, state, units.step);
+          weigh<S, V>(s, p, state, step);
         }
         if (part == 0) {
           wait_groups<1>();
@@ -148,11 +149,11 @@ struct ManyRows {
           ask_values(turn ^ 1, tile);
         }
         if (busy) multiply_values<S>(state.o, p, shared_address(v_tile(turn)) + part * kStep * S::VTile::row_bytes);
-        if (part == 0) places.put_down(unit.args, mine_found);
+        if (part == 0) places.put_down(unit.args, mine_found());
       }
     }
     wait_groups<0>();
-    if (my_rows > 0) unit.write_fragments(state, first_row, units.unit);
+    if (first_row() < unit.count) unit.write_fragments(state, first_row(), units.unit);
   }
 };
 

@@ -90,7 +90,7 @@ struct Seen {
     for (int s = 0; s < Slots; s++) {
       int low = item.kv_end, high = item.kv_begin, most_low = item.kv_begin, least_high = item.kv_end;
       if (by_position) {
-        if (s == 0) low = item.kv_begin, high = item.kv_end;
+        if (s == 0 && n > 0) low = item.kv_begin, high = item.kv_end;
         least_high = item.kv_begin;
       } else {
         for (int r = first + lane_id(); r < first + n; r += 32) {

@@ -33,7 +33,8 @@ struct Class {
   static constexpr bool split_keys = t_q == 16 || (t_q == 32 && S::head_dim <= 128 && S::head_dim_v <= 128);
   static constexpr int m_tiles = split_keys ? t_q / 16 : (t_q + 16 * S::warps - 1) / (16 * S::warps);
   static constexpr int step = split_keys ? kSlice : m_tiles == 2 || t_kv < 64 ? 32 : 64;  // keys of one step of the online softmax
-  static constexpr bool q_in_registers = m_tiles * S::k_steps <= 8;
+  // Beside a second class the compiler runs out of registers for them.
+  static constexpr bool q_in_registers = S::one_class && m_tiles * S::k_steps <= 8;
 
   static constexpr int stage_bytes = kSlice * (S::KTile::row_bytes + S::VTile::row_bytes);  // of one warp
   static constexpr int q_bytes = t_q * S::QTile::row_bytes;

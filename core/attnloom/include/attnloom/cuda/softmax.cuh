@@ -6,12 +6,16 @@
 namespace attnloom::cuda {
 
 constexpr float kLog2E = 1.4426950408889634f;
+constexpr float kLowest = -1e36f;  // below every score, and finite when multiplied by a step
+
+// A row's state in natural units: `m` before `unit`.
+ATTNLOOM_DEVICE State natural(float m, float d, float unit) { return {d == 0.0f ? -inf : m * unit, d}; }
 
 // The rows of one warp: which they are, what they see, their softmax so far. O~ lies in fragments.
 template <class S, class V, int M>
 struct State16 {
   float o[M][S::o_tiles][4];
-  float m[M][2], d[M][2];  // of rows g and g + 8 of each 16; m before `unit`, d of this lane's columns alone
+  float m[M][2], d[M][2];  // of rows g and g + 8 of each 16; m before `unit`, kLowest at first; d of this lane's columns
 
   ATTNLOOM_DEVICE void clear() {
 #pragma unroll
@@ -21,7 +25,7 @@ struct State16 {
 #pragma unroll
         for (int e = 0; e < 4; e++) o[i][t][e] = 0.0f;
 #pragma unroll
-      for (int h = 0; h < 2; h++) m[i][h] = -inf, d[i][h] = 0.0f;
+      for (int h = 0; h < 2; h++) m[i][h] = kLowest, d[i][h] = 0.0f;
     }
   }
 
@@ -41,12 +45,20 @@ struct Units {
   float unit, step;
   bool scaled;  // scores are logits
 
-  ATTNLOOM_DEVICE Units(float sm_scale) {
+  Units() = default;
+  ATTNLOOM_DEVICE explicit Units(float sm_scale) {
     scale = sm_scale;
     scaled = V::has_logits_transform || !V::use_softmax || !(sm_scale > 0.0f);
     unit = scaled ? 1.0f : sm_scale;
     step = unit * kLog2E;
   }
+};
+
+// What is found out about a unit of work once, for all its threads.
+template <class V>
+struct Facts {
+  Units<V> units;
+  bool listed, masked, by_position;
 };
 
 // What scoring needs of a unit of work besides its rows.
@@ -55,9 +67,9 @@ struct Pairs {
   const typename V::Params& params;
   const Item& item;
   const Positions& positions;
-  bool masked;  // by bits
-  int kv_head;
-  bool by_position;
+  const int& kv_head;
+  const bool& masked;       // by bits
+  const bool& by_position;  // ranges are tested on positions: key ordinals do not tell
 
   // The block row's packed mask, where there is one.
   ATTNLOOM_DEVICE const uint32_t* mask() const {
@@ -156,47 +168,55 @@ ATTNLOOM_DEVICE void score(float (&s)[M][N][4], const Pairs<V>& pairs, const R& 
 template <int M, int N>
 using Weights = uint32_t[M][N / 2][4];
 
-// One step of the online softmax: scores become weights, O~ moves to the new maximum.
+// One step of the online softmax: scores become weights. A row's m follows its largest score once that is `kSlack` powers
+// of two ahead, and O~ with it; until then weights are above 1, which no format minds.
 template <class S, class V, int M, int N>
 ATTNLOOM_DEVICE void weigh(float (&s)[M][N][4], Weights<M, N>& p, State16<S, V, M>& state, float step) {
-  float alpha[M][2];
-  bool moved = false;
+  constexpr float kSlack = 8.0f;
+  if constexpr (V::use_softmax) {
+    float top[M][2];
+    bool ahead = false;
+#pragma unroll
+    for (int i = 0; i < M; i++)
+#pragma unroll
+      for (int h = 0; h < 2; h++) {
+        top[i][h] = fmaxf(s[i][0][2 * h], s[i][0][2 * h + 1]);
+#pragma unroll
+        for (int t = 1; t < N; t++) top[i][h] = fmaxf(top[i][h], fmaxf(s[i][t][2 * h], s[i][t][2 * h + 1]));
+        ahead |= (top[i][h] - state.m[i][h]) * step > kSlack;
+      }
+    if (__any_sync(~0u, ahead)) {
+#pragma unroll
+      for (int i = 0; i < M; i++)
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+          const float m = quad_max(top[i][h]), before = state.m[i][h];
+          if ((m - before) * step > kSlack) state.m[i][h] = m;
+          const float alpha = fast_exp2((before - state.m[i][h]) * step);
+          state.d[i][h] *= alpha;
+#pragma unroll
+          for (int t = 0; t < S::o_tiles; t++) state.o[i][t][2 * h] *= alpha, state.o[i][t][2 * h + 1] *= alpha;
+        }
+    }
+  }
 #pragma unroll
   for (int i = 0; i < M; i++)
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-      float from = 0.0f, sum = 0.0f;
-      if constexpr (V::use_softmax) {
-        float top = state.m[i][h];
-#pragma unroll
-        for (int t = 0; t < N; t++) top = fmaxf(top, fmaxf(s[i][t][2 * h], s[i][t][2 * h + 1]));
-        top = quad_max(top);
-        from = pivot(top) * step;
-        alpha[i][h] = fast_exp2(fmaf(state.m[i][h], step, -from));
-        moved |= top != state.m[i][h];
-        state.m[i][h] = top;
-        sum = state.d[i][h] * alpha[i][h];
-      }
+      const float from = state.m[i][h] * step;
+      float sum = 0.0f;
 #pragma unroll
       for (int t = 0; t < N; t++) {
         float a = s[i][t][2 * h], b = s[i][t][2 * h + 1];
         if constexpr (V::use_softmax) {
           a = fast_exp2(fmaf(a, step, -from));
           b = fast_exp2(fmaf(b, step, -from));
-          sum += a;
-          sum += b;
+          sum += a + b;
         }
         p[i][t / 2][t % 2 * 2 + h] = pack<S::T>(a, b);
       }
-      state.d[i][h] = sum;
+      state.d[i][h] += sum;
     }
-  if (!V::use_softmax || !__any_sync(~0u, moved)) return;
-#pragma unroll
-  for (int i = 0; i < M; i++)
-#pragma unroll
-    for (int t = 0; t < S::o_tiles; t++)
-#pragma unroll
-      for (int e = 0; e < 4; e++) state.o[i][t][e] *= alpha[i][e / 2];
 }
 
 }  // namespace attnloom::cuda

@@ -1,4 +1,4 @@
-// Row functors over rows in shared memory, and fp8 rows made into 16-bit ones, in place: four lanes a row.
+// Row functors over rows in shared memory, and fp8 rows made into 16-bit ones, in place.
 #pragma once
 #include "loader.cuh"
 #include "narrow.cuh"
@@ -14,32 +14,36 @@ ATTNLOOM_DEVICE void transform_rows(char* memory, F f) {
   using Tile = Tiled<D>;
   constexpr bool narrow = Stored == kE4M3 || Stored == kE5M2;
   constexpr bool same = std::is_same_v<F, Identity>;
-  const int c = lane_id() % 4;
+  // Eight lanes a row where the halves of its pairs still meet in one lane, else four.
+  constexpr int lanes = D / 2 % 16 == 0 ? 8 : 4, held = D / 2 / lanes;
+  const int lane = lane_id(), c = lane % lanes;
+#pragma unroll 1
+  for (int pass = 0; pass < kSlice * lanes / 32; pass++) {
+    // Rows that a pass takes together have their pieces swizzled apart.
+    const int row = lanes == 8 ? 2 * (lane / 8) + pass % 2 + pass / 2 * 8 : pass * 8 + lane / 4;
+    uint32_t pair[held];
+    const auto at = [&](int i) { return Tile::at(row, (c + lanes * i) / 4) + (c + lanes * i) % 4 * 4; };
 #pragma unroll
-  for (int pass = 0; pass < kSlice / 8; pass++) {
-    const int row = pass * 8 + lane_id() / 4;
-    uint32_t pair[D / 8];
-#pragma unroll
-    for (int i = 0; i < D / 8; i++) {
+    for (int i = 0; i < held; i++) {
       if constexpr (narrow) {
-        const int byte = 2 * (c + 4 * i);
+        const int byte = 2 * (c + lanes * i);
         const uint32_t raw = *reinterpret_cast<const uint16_t*>(memory + Tile::at(row, D / 16 + byte / 16) + byte % 16);
         pair[i] = widen<T, Stored>((raw & 0xffu) | (raw & 0xff00u) << 8);
       } else {
-        pair[i] = *reinterpret_cast<const uint32_t*>(memory + Tile::at(row, i) + 4 * c);
+        pair[i] = *reinterpret_cast<const uint32_t*>(memory + at(i));
       }
     }
     if constexpr (!same) {
-      Row<SpreadMap<D, 4>> view;
+      Row<SpreadMap<D, lanes>> view;
 #pragma unroll
-      for (int i = 0; i < D / 8; i++) unpack<T>(pair[i], view.x.at[i][0], view.x.at[i][1]);
+      for (int i = 0; i < held; i++) unpack<T>(pair[i], view.x.at[i][0], view.x.at[i][1]);
       f(row, view);
 #pragma unroll
-      for (int i = 0; i < D / 8; i++) pair[i] = pack<T>(view.x.at[i][0], view.x.at[i][1]);
+      for (int i = 0; i < held; i++) pair[i] = pack<T>(view.x.at[i][0], view.x.at[i][1]);
     }
     if constexpr (narrow) __syncwarp();
 #pragma unroll
-    for (int i = 0; i < D / 8; i++) *reinterpret_cast<uint32_t*>(memory + Tile::at(row, i) + 4 * c) = pair[i];
+    for (int i = 0; i < held; i++) *reinterpret_cast<uint32_t*>(memory + at(i)) = pair[i];
   }
   __syncwarp();
 }

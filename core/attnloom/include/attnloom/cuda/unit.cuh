@@ -13,6 +13,7 @@ struct Unit {
   const IndexView& index;
   const Item& item;
   R& rows;
+  Facts<V>& facts;
   const int& head;   // kv head
   const int& first;  // packed rows [first, first + count)
   const int& count;
@@ -23,17 +24,19 @@ struct Unit {
   ATTNLOOM_DEVICE int64_t part() const {
     return int64_t{item.part_row} + static_cast<int64_t>(head - item.head0) * item.q_tokens * group + first;
   }
-  ATTNLOOM_DEVICE bool by_position(const Positions& positions) const { return V::has_kv_range && positions.listed; }
-
-  ATTNLOOM_DEVICE bool masked() const {
+  // Describes the rows of the unit, `tile_rows` of them, and its facts, by all threads.
+  ATTNLOOM_DEVICE void describe(int tile_rows) const {
     const LevelView& level = index.levels[item.level];
-    return level.mask_bits && level.mask_begin[item.level_row] >= 0;
-  }
-
-  ATTNLOOM_DEVICE Units<V> units() const {
-    float scale = args.sm_scale;
-    if constexpr (!V::has_key_transform) scale *= head_scale(args.k_scale, args.k_scale_stride, head);
-    return Units<V>(scale);
+    const bool listed = level.block_pos || (level.key_pos && level.key_pos_begin[item.level_row] >= 0);
+    const bool by_position = V::has_kv_range && listed;
+    if (threadIdx.x == 0) {
+      float scale = args.sm_scale;
+      if constexpr (!V::has_key_transform) scale *= head_scale(args.k_scale, args.k_scale_stride, head);
+      const bool masked = level.mask_bits && level.mask_begin[item.level_row] >= 0;
+      facts = {Units<V>(scale), listed, masked, by_position};
+    }
+    rows.describe(index, params, item, first, count, tile_rows, head, group, by_position);
+    __syncthreads();
   }
 
   ATTNLOOM_DEVICE KeySite<V> key_site() const {
@@ -76,7 +79,7 @@ struct Unit {
         Row<SpreadMap<S::head_dim_v, 4>> row;
 #pragma unroll
         for (int t = 0; t < S::o_tiles; t++) row.x.at[t][0] = state.o[i][t][2 * h], row.x.at[t][1] = state.o[i][t][2 * h + 1];
-        const State whole{state.m[i][h] == -inf ? -inf : state.m[i][h] * unit, state.d[i][h]};
+        const State whole = natural(state.m[i][h], state.d[i][h], unit);
         if (partial()) {
           if (r < count) write_part<S, 4>(args, whole, row, part() + r);
         } else {
