@@ -67,6 +67,8 @@ def open_kernel(
         CompileError: no compiler, or a variant's code does not compile; names the plugin, its file and line.
     """
     plugins = spec.plugin_set
+    if spec.read_now():  # functions may have been rebound what they read, and what they capture is not kept alive
+        return _open(spec, target, plugins, max_qo_len, max_kv_len)
     key = (spec, target, id(plugins), max_qo_len, max_kv_len)
     with _lock:
         if (known := _kernels.get(key)) is not None:

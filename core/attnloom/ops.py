@@ -137,7 +137,7 @@ def wrapper_for(spec: AttentionSpec, device) -> AttentionWrapper:
     wrappers = getattr(_local, "wrappers", None)
     if wrappers is None:
         wrappers = _local.wrappers = OrderedDict()
-    key = (spec, device.type)
+    key = (spec, spec.read_now(), device.type)
     if (known := wrappers.get(key)) is not None:
         wrappers.move_to_end(key)
         return known

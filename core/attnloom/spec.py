@@ -157,6 +157,10 @@ class AttentionSpec:
         """The `PluginSet` that names are looked up in."""
         return _plugin_set(self.plugins)
 
+    def read_now(self) -> tuple:
+        """What the Python functions among the variants would read if they were lowered now; empty without any."""
+        return tuple(v.mods.read_now() for v in self.variants if isinstance(v, Variant) and v.mods is not None)
+
     def evolve(self, **changes) -> AttentionSpec:
         """A copy with other fields; a default that followed a changed field (sm_scale of head_dim) follows it again."""
         values = _fields(self)

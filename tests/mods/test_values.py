@@ -1,5 +1,6 @@
 """What is a run-time value and what is compiled in, and what may be pickled."""
 
+import functools
 import pickle
 import subprocess
 import sys
@@ -104,6 +105,45 @@ def test_a_changed_tensor_is_read_anew_and_may_be_replaced():
         wrapper.run(q, kv, params={"tilted.slopes": torch.rand(2, 2)})
     with pytest.raises(ParamError, match=r"'tilted.slopes' is on meta, expected cpu; use .to\('cpu'\)"):
         wrapper.run(q, kv, params={"tilted.slopes": torch.rand(4, device="meta")})
+
+
+BIAS, FACTOR = torch.tensor([1.0, 2.0, 3.0, 4.0]), 2
+
+
+class Layer:
+    def __init__(self):
+        self.bias = torch.zeros(4)
+
+    def score(self, score, b, h, q, kv):
+        return score + self.bias[h] * kv
+
+
+def of_globals(score, b, h, q, kv):
+    return score * FACTOR + BIAS[h] * kv
+
+
+def test_what_was_rebound_is_read_anew(monkeypatch):
+    layer = Layer()
+    for function, change in (
+        (of_globals, lambda: monkeypatch.setitem(globals(), "BIAS", torch.rand(4))),
+        (of_globals, lambda: monkeypatch.setitem(globals(), "FACTOR", 3)),
+        (layer.score, lambda: setattr(layer, "bias", torch.ones(4))),
+        (functools.partial(layer.score), lambda: setattr(layer, "bias", torch.ones(4))),
+        (lambda *values: of_globals(*values), lambda: monkeypatch.setitem(globals(), "FACTOR", 5)),
+    ):
+        spec = AttentionSpec([Variant.from_mods("a", score_mod=function)], 4, 2, 16, dtype="float32")
+        before = spec.read_now()
+        assert spec.read_now() == before and hash(spec.read_now()) == hash(before)
+        change()
+        assert spec.read_now() != before
+    q, k, v = _tensors(8)
+    slopes = torch.zeros(4)
+    variants = _variants(slopes)
+    variants[0] = Variant.from_mods("tilted", score_mod=lambda score, b, h, q, kv: score + slopes[h] * (kv - q))
+    for _ in range(2):
+        out = attnloom.attention(q, k, v, variants, params={"near.window": 5}, tile=TILE)
+        torch.testing.assert_close(out.double(), _expected(q, k, v, slopes, 5), atol=2e-6, rtol=0)
+        slopes = torch.rand(4)
 
 
 def test_a_captured_tensor_of_another_device():

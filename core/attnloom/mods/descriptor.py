@@ -54,6 +54,12 @@ class Mods:
         given = {"score_mod": self.score_mod, "mask_mod": self.mask_mod}
         return {kind: _imported(kind, mod) for kind, mod in given.items() if mod is not None}
 
+    def read_now(self) -> tuple:
+        """What the functions would read if they were traced now; equal where nothing was rebound in between."""
+        from attnloom.mods.closure import read_by
+
+        return tuple(read_by(mod) for mod in (self.score_mod, self.mask_mod) if callable(mod))
+
     def __reduce__(self):
         for kind, mod in (("score_mod", self.score_mod), ("mask_mod", self.mask_mod)):
             name = getattr(mod, "__qualname__", None)
