@@ -94,7 +94,7 @@ def test_a_plan_is_drawn_worker_by_worker(matplotlib, planned, tmp_path):
 
 def test_the_times_are_the_planners(planned):
     view = planned._plan.view
-    times = item_times(view.decode(), list(planned._plan._input.classes))
+    times = item_times(view.decode(), planned._plan._input)
     assert sum(map(sum, times)) == pytest.approx(view.total / 1e6, rel=0.02)
 
 

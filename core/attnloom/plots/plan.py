@@ -30,7 +30,7 @@ def plot_plan(attn: Any, *, title: str = "") -> Any:
         raise NotPlannedError("there is no plan to draw: call plan(index) first")
     planned = attn._plan
     view, plan = planned.view, planned.view.decode()
-    times = item_times(plan, list(planned._input.classes))
+    times = item_times(plan, planned._input)
     workers = len(plan.queues)
     longest = max((sum(queue) for queue in times), default=0.0)
     height = min(15.0, max(2.8, 1.8 + 0.14 * workers))
@@ -68,15 +68,17 @@ def _label(item: Any) -> str:
     return f"level {item.level}" if item.request < 0 else f"request {item.request}"
 
 
-def item_times(plan: Any, classes: list) -> list[list[float]]:
-    """Predicted microseconds of each item of each queue: `alpha + beta * keys` for each kv head that it covers.
+def item_times(plan: Any, inputs: Any) -> list[list[float]]:
+    """Predicted microseconds of each item of each queue of a `Plan` that was made from `inputs`.
 
-    Keys between the two runs of a window and its sink count here, though the kernel skips them.
+    That is `alpha + (beta + row_beta * rows) * keys` for each kv head that the item covers. Keys between the two runs
+    of a window and its sink count here, though the kernel skips them.
     """
 
     def time(item) -> float:
-        tile = classes[item.tile_class]
-        return item.heads * (tile.alpha + tile.beta * (item.kv_end - item.kv_begin)) / 1e6
+        tile, rows = inputs.classes[item.tile_class], item.q_tokens * inputs.group
+        key = tile.beta + tile.row_beta * rows
+        return item.heads * (tile.alpha + key * (item.kv_end - item.kv_begin)) / 1e6
 
     return [[time(item) for item in queue] for queue in plan.queues]
 
