@@ -8,9 +8,10 @@ from typing import Any
 import torch
 from attrs import define, field, frozen
 
+from attnloom.mods.call import Call
 from attnloom.mods.captures import Captures
 from attnloom.mods.errors import Refusal, refuse
-from attnloom.mods.ops import DISCRETE, OPS, Call
+from attnloom.mods.ops import DISCRETE, OPS
 from attnloom.mods.trace import Trace
 from attnloom.mods.types import cast, is_integer, literal, type_of
 from attnloom.mods.values import Scalar, View

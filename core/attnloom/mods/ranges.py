@@ -10,7 +10,8 @@ from __future__ import annotations
 import torch
 from attrs import evolve, field, frozen
 
-from attnloom.mods.growth import ALIASES, Growth, Integers, Term
+from attnloom.mods.bounds import ALIASES
+from attnloom.mods.growth import Growth, Integers, Term
 from attnloom.mods.lower import Lowered, op_name
 from attnloom.mods.show import show
 
