@@ -2,8 +2,8 @@
 
     python benchmarks/mods.py [--json] [--threads 1] [--rounds 15]
 
-The two sides of a row take turns. Times are of the CPU, so that a loaded machine disturbs less; the ratio is that of the
-fastest rounds, above 1 where the Python is faster.
+The two sides of a row take turns. Times are of the CPU, so that a loaded machine disturbs less; the ratio is that of
+the fastest rounds, above 1 where the Python is faster.
 """
 
 from __future__ import annotations

@@ -115,7 +115,10 @@ class Layer:
         self.bias = torch.zeros(4)
 
     def score(self, score, b, h, q, kv):
-        return score + self.bias[h] * kv
+        return score + self.of_head(h) * kv
+
+    def of_head(self, h):
+        return self.bias[h]
 
 
 def of_globals(score, b, h, q, kv):
