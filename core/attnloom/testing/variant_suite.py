@@ -134,7 +134,7 @@ class VariantSuite(PluginSuite):
                 self._run(rng, batch, case)
 
     def test_functors_are_given_what_the_contract_says(self):
-        """In a kernel, every pair that masks and ranges show is given to functors, with its positions; rows end once."""
+        """In a kernel, every pair that masks and ranges show is given to functors, with its positions."""
         if not self.descriptor.functors & {"kv_range", "logits_mask"}:
             raise SkipTest(f"no functor of {self.name!r} decides which pairs are seen")
         rng = np.random.default_rng(4)
