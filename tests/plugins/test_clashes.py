@@ -52,6 +52,20 @@ class TestClash:
         with pytest.raises(UnavailableError, match="zz-rope.*ZeroDivisionError"):
             site.plugins(prefer={"variant:rope": "zz_rope"}).variant("rope")
 
+    @pytest.mark.parametrize("offers", ["rope", "other"])
+    def test_a_preferred_plugin_that_does_not_provide_it_is_told_on_use(self, site, states, offers):
+        site.add(offers, distribution="aa-rope")
+        site.add("alibi", distribution="bb-alibi")
+        plugins = site.plugins(prefer={"variant:rope": "alibi"})
+        assert states(plugins) == {offers: "found", "alibi": "found"}
+        with pytest.raises(PluginError, match=r"'variant:rope' is to come from 'alibi'.*bb-alibi.*variant:alibi"):
+            plugins.variant(offers)
+        assert states(plugins) == {offers: "found", "alibi": "found"}
+
+    def test_a_command_is_preferred_before_it_is_known(self, site):
+        site.add("p")
+        assert site.plugins(prefer={"command:x": "p"}).variant("p").name == "p"
+
     def test_names_of_different_kinds_do_not_clash(self, site):
         site.add("p")
         body = "@hookimpl\ndef attnloom_storage_formats(): return [StorageFormat(name='p', builder='m:a')]"

@@ -186,10 +186,29 @@ def unmet(records: Iterable[PluginRecord], config: Config) -> list[tuple[str, Pl
             hint = did_you_mean(name, known_names(records))
             problems.append((f"[plugin.{name}] has settings, and no such plugin is installed{hint}", None))
     for key, choice in config.prefer.items():
-        if key != "tile" and not any(record.is_called(choice) for record in records):
-            hint = did_you_mean(choice, known_names(records))
-            problems.append((f"{key!r} is to come from {choice!r}, and no such plugin is installed{hint}", None))
+        problems += unmet_preference(key, choice, records)
     return [(f"{sentence} ({config.source})", record) for sentence, record in problems]
+
+
+def unmet_preference(key: str, choice: str, records: list[PluginRecord]) -> list[tuple[str, PluginRecord | None]]:
+    """Why nothing called `choice` provides what `[prefer]` wants of it. Which commands a plugin adds only its import
+    tells, and a tile heuristic has no plugin in its preference."""
+    if key == "tile":
+        return []
+    found = [record for record in records if record.is_called(choice)]
+    if not found:
+        hint = did_you_mean(choice, known_names(records))
+        return [(f"{key!r} is to come from {choice!r}, and no such plugin is installed{hint}", None)]
+    kind, _, name = key.partition(":")
+    if kind == "command" or any((kind, name) in record.provides for record in found):
+        return []
+    record = found[0]
+    offers = ", ".join(f"{its_kind}:{its_name}" for its_kind, its_name in record.provides) or "nothing"
+    told = f"plugin {record.label} provides {offers}" if record.offers else record.status
+    others = [r.label for r in records if r.offers and (kind, name) in r.provides]
+    hint = f"; {' and '.join(others)} would" if others else ""
+    sentence = f"{key!r} is to come from {choice!r}, which does not provide it{hint} ({told})"
+    return [(sentence, None if record.offers else record)]
 
 
 def unmet_requirement(text: str, records: list[PluginRecord]) -> list[tuple[str, PluginRecord | None]]:
