@@ -40,7 +40,8 @@ def _variants(value) -> tuple[str | Variant, ...]:
         elif isinstance(entry, Variant):
             members.append(entry)
         else:
-            raise CompositionError(f"a variant is a name, 'alias=name' or a Variant, got {entry!r}")
+            hint = "; Variant.from_mods makes one of a score_mod or mask_mod" if callable(entry) else ""
+            raise CompositionError(f"a variant is a name, 'alias=name' or a Variant, got {entry!r}{hint}")
     return tuple(members)
 
 

@@ -79,7 +79,7 @@ class Inferred:
 def infer(lowered: Lowered) -> Inferred:
     """The range of a lowered mask_mod and what it leaves to be tested."""
     root = lowered.returned
-    parts = _conjuncts(root)
+    parts = [part for part in _conjuncts(root) if not _is_true(lowered, part)] or [root]
     finder = _Finder(lowered, Integers(lowered))
     found = [(part, region) for part in parts if (region := finder.region(part, False)) is not None]
     exact = [part for part, region in found if region.exact]
@@ -112,6 +112,11 @@ def _conjuncts(node) -> list:
     if conjunction and all(hasattr(part, "op") and _is_bool(part) for part in (node, *node.args)):
         return [part for arg in node.args for part in _conjuncts(arg)]
     return [node]
+
+
+def _is_true(lowered: Lowered, node) -> bool:
+    """Whether it is a constant that hides nothing, as PyTorch's `and_masks` begins with."""
+    return hasattr(node, "op") and bool(getattr(lowered.values[node], "number", None))
 
 
 def _is_bool(node) -> bool:

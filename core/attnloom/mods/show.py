@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import torch
+
 from attnloom.mods.lower import Lowered, op_name
 
 _INFIX = {
@@ -22,7 +24,7 @@ def show(lowered: Lowered, node, inner: bool = False) -> str:
         return lowered.arguments[node]
     value = lowered.values.get(node)
     if getattr(value, "number", None) is not None:
-        return repr(value.number)
+        return repr(bool(value.number) if value.dtype is torch.bool else value.number)
     if node.op == "get_attr":
         return value.field if hasattr(value, "field") else value.text[2:-2]
     name = op_name(node)
