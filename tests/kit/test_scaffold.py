@@ -89,6 +89,20 @@ def test_nothing_is_overwritten(plugins, tmp_path):
         scaffold.write_plugin("lost", "variant", tmp_path / "missing", plugins)
 
 
+def test_what_cannot_be_written_leaves_nothing_behind(plugins, tmp_path, monkeypatch):
+    write_text = scaffold.Path.write_text
+
+    def full(path, text, **options):
+        if path.suffix == ".h":
+            raise OSError(28, "No space left on device")
+        return write_text(path, text, **options)
+
+    monkeypatch.setattr(scaffold.Path, "write_text", full)
+    with pytest.raises(PluginError, match=r"attnloom-mine cannot be written: No space left on device"):
+        scaffold.write_plugin("mine", "variant", tmp_path, plugins)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_kind_that_is_none(plugins, tmp_path):
     with pytest.raises(PluginError, match="kind 'format' is none of variant, storage-format, tile-heuristic"):
         scaffold.write_plugin("mine", "format", tmp_path, plugins)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import keyword
 import re
+import shutil
 from pathlib import Path
 
 from attrs import frozen
@@ -112,10 +113,16 @@ def write_plugin(name: str, kind: str, parent: Path, plugins: PluginSet | None =
     files = render(names, kind)
     if not Path(parent).is_dir():
         raise PluginError(f"{parent} is no folder; make it first")
-    for path, text in files.items():
-        target = folder / path
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(text, encoding="utf-8")
+    try:
+        for path, text in files.items():
+            target = folder / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_text(text, encoding="utf-8")
+    except OSError as error:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise PluginError(
+            f"{folder} cannot be written: {error.strerror or error}; name another folder with --dir"
+        ) from error
     return folder
 
 
