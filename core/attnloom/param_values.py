@@ -103,9 +103,9 @@ def _computed(member, param, spec, known: Mapping[str, Any]) -> Any:
     try:
         made = _attr(param.computed)(spec, dict(known))
         return np.asarray(made, param.dtype) if isinstance(param, TensorParam) else made
-    except AttnloomError:
+    except (AttnloomError, KeyboardInterrupt):
         raise
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
         told = _told(error, param.computed)
         raise ParamError(
             f"parameter {key!r}: its default, {param.computed} of {member.label}, failed: {told}"
@@ -117,9 +117,9 @@ def _check_together(member, spec, known: Mapping[str, Any]) -> None:
     check = member.variant.check
     try:
         _attr(check)(spec, dict(known))
-    except AttnloomError:
+    except (AttnloomError, KeyboardInterrupt):
         raise
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
         told = _told(error, check)
         raise ParamError(f"the parameters of {member.alias!r}: {check} of {member.label} failed: {told}") from error
 

@@ -75,7 +75,9 @@ def _ask_plugin(
             return None, [f"{who} had no opinion; the core's rule decides"]
         _check(choice, spec, target)
         return evolve(choice, by=heuristic.name), []
-    except (Exception, SystemExit) as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         fault, cause = describe(error), error
     if plugins.config.strict or record.named:
         raise PluginError(f"{who} failed: {fault}") from cause

@@ -54,6 +54,7 @@ def test_the_cores_own_need_no_plugin(site, states):
         "from attnloom.hookspecs import gone_since_then",
         "raise OSError('libcuda.so.1: cannot open shared object file')",
         "raise SystemExit(3)",
+        "class Skipped(BaseException): pass\nraise Skipped('no GPU here')",
         "1 / 0",
         "this is no python",
     ],
@@ -79,6 +80,15 @@ def test_the_cause_is_in_the_message_and_chained(site):
     assert "fake-broken 4.5.6" in first and "OSError: libcuda.so.1" in first
     assert f"under attnloom {attnloom.__version__}" in first
     assert isinstance(caught.value.__cause__, OSError)
+
+
+def test_a_hook_that_raises_no_exception_proper_is_isolated_too(site, states):
+    skipped = "class Skipped(BaseException): pass\n"
+    site.add("broken", HEAD + skipped + "@hookimpl\ndef attnloom_variants(): raise Skipped('why')")
+    plugins = site.plugins()
+    with pytest.raises(UnavailableError, match="attnloom_variants raised Skipped: why"):
+        plugins.variant("broken")
+    assert states(plugins) == {"broken": "failed"}
 
 
 def test_keyboard_interrupt_is_not_swallowed(site, states):
@@ -337,12 +347,13 @@ class TestObservers:
     def test_told_and_isolated(self, site, caplog):
         self.observer(site, "a_bad", "1 / 0")
         self.observer(site, "b_exits", "raise SystemExit(1)")
+        self.observer(site, "b_skips", "raise type('Skipped', (BaseException,), {})")
         self.observer(site, "c_good")
         plugins = site.plugins()
         plugins.notify_compiled("one"), plugins.notify_compiled("two")
-        for name in ("a_bad", "b_exits", "c_good"):
+        for name in ("a_bad", "b_exits", "b_skips", "c_good"):
             assert sys.modules[f"fake_fake_{name}.plugin"].seen == ["one", "two"]
-        assert len(caplog.records) == 2
+        assert len(caplog.records) == 3
 
     def test_a_variants_plugin_is_not_loaded_for_it(self, site, states):
         site.add("windowed")

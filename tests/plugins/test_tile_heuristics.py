@@ -58,6 +58,7 @@ def test_auto_is_what_the_configuration_prefers(site):
     [
         ("1 / 0", "ZeroDivisionError"),
         ("raise SystemExit(1)", "SystemExit: 1"),
+        ("raise type('Skipped', (BaseException,), {})('why')", "Skipped: why"),
         ("import no_such_module", "No module named 'no_such_module'"),
         ("return (16, 64)", "which is no TileChoice"),
         ("return TileChoice(short=(16, 64))", "which is no Tile"),

@@ -73,7 +73,9 @@ def load(
         )
     try:
         module = importlib.import_module(record.module)
-    except (Exception, SystemExit) as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         raise BadPluginError(blame.of_import(error, record.module)) from error
     check_hooks(module, manager)
     try:
@@ -147,7 +149,9 @@ def results_of(hook: str, module: ModuleType, manager: pluggy.PluginManager, **a
             if isinstance(returned, (str, bytes, dict)) or not isinstance(returned, Iterable):
                 raise TypeError(f"it must return an iterable of descriptors, got {returned!r}")
             results += returned
-        except (Exception, SystemExit) as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
             told = blame.told_with_place(error, module.__name__)
             raise BadPluginError(f"its {hook} raised {told}") from error
     return results

@@ -206,7 +206,9 @@ class PluginSet:
         for observer in sorted(observers, key=lambda item: item.plugin_name):
             try:
                 loading.call(observer, report=report, settings=self._settings[observer.plugin_name])
-            except (Exception, SystemExit) as error:
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:
                 told = f"observer {observer.plugin_name} raised {discovery.describe(error)}; it changes nothing"
                 self.warn_once(told, key=f"observer {observer.plugin_name}")
 
@@ -216,8 +218,7 @@ class PluginSet:
 
         found: dict[str, list[tuple[str, Any]]] = {}
         with self._lock:
-            loaded = [record for record in self.records()[1:] if record.offers and self._try_load(record)]
-            labels = {record.key: record.label for record in loaded}
+            labels = {r.key: r.label for r in self.records()[1:] if r.offers and self._try_load(r)}
             implementations = self._manager.hook.attnloom_commands.get_hookimpls()
         for implementation in sorted(implementations, key=lambda item: item.plugin_name):
             label, own = labels[implementation.plugin_name], {}
@@ -227,7 +228,9 @@ class PluginSet:
 
             try:
                 loading.call(implementation, register=register, settings=self._settings[implementation.plugin_name])
-            except (Exception, SystemExit) as error:
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:
                 log.warning("attnloom: the commands of plugin %s are left out: %s", label, discovery.describe(error))
                 continue
             for name, command in own.items():
