@@ -208,6 +208,21 @@ class TestExport:
         with pytest.raises(ConfigError, match=EXPORT):
             Config.resolve({EXPORT: text}, home)
 
+    @pytest.mark.parametrize(
+        ("fields", "told"),
+        [
+            ({"enable": "rope"}, "Config enable must be an array of names, got 'rope'"),
+            ({"disable": "rope"}, "Config disable must be an array of names, got 'rope'"),
+            ({"required": "attnloom-rope"}, "Config required must be an array of names, got 'attnloom-rope'"),
+            ({"stacks": {"s": {"variants": "causal"}}}, "variants must be an array of names, got 'causal'"),
+        ],
+    )
+    def test_a_string_in_place_of_a_list_is_not_split_into_letters(self, home, fields, told):
+        with pytest.raises(ConfigError, match=f"{EXPORT}.*{told}"):
+            Config.resolve({EXPORT: json.dumps({"config": fields})}, home)
+        with pytest.raises(ConfigError, match="Stack variants must be an array of names, got 'causal'"):
+            Stack("causal")
+
 
 VARIANT = """
 from attnloom.hookspecs import hookimpl

@@ -41,7 +41,7 @@ class Stack:
         params: values of scalar parameters, keyed `"alias.param"`.
     """
 
-    variants: tuple[str, ...] = field(converter=tuple)
+    variants: tuple[str, ...] = field(converter=lambda value: schema.strings(value, "Stack variants"))
     params: dict[str, float | int | bool | str] = field(factory=dict)
 
 
