@@ -90,3 +90,12 @@ def test_from_stack():
     assert other.params == {"soft_cap.cap": 30.0}
     with pytest.raises(attnloom.UnknownNameError, match="gemma2"):
         AttentionSpec.from_stack("gemma3", **heads)
+
+
+def test_specs_with_tensors_on_a_device_are_equal_for_the_same_tensor():
+    here, there = (torch.zeros(4, device="meta") for _ in range(2))
+    made = [
+        attnloom.AttentionSpec([], num_qo_heads=4, num_kv_heads=4, head_dim=16, params={"x.y": tensor})
+        for tensor in (here, here, there)
+    ]
+    assert made[0] == made[1] != made[2]

@@ -80,8 +80,8 @@ def test_devices_and_workers(bench):
     spec = bench.spec("causal")
     with pytest.raises(UnsupportedError, match=r"there are \d+ CUDA device"):
         attnloom.AttentionWrapper(spec, "cuda:63")
-    with pytest.raises(PlanError, match="num_workers is 100000, but cuda:0 holds"):
-        attnloom.AttentionWrapper(spec, "cuda", num_workers=100_000)
+    with pytest.raises(PlanError, match="num_workers is 60000, but cuda:0 holds"):
+        attnloom.AttentionWrapper(spec, "cuda", num_workers=60_000)
     with pytest.raises(PlanError, match="num_threads=2 is of host kernels"):
         attnloom.AttentionWrapper(spec, "cuda", num_threads=2)
     with pytest.raises(PlanError, match="the workspace is on cpu, the wrapper on cuda:0"):

@@ -216,4 +216,4 @@ def test_what_functors_are_given(bench, rng, made, variants):
         for field, value in enumerate(expected, 1):
             assert np.array_equal(seen[..., field][given], np.broadcast_to(value, given.shape)[given]), field
         outputs = zeros["recorder.outputs"][request].cpu().numpy()
-        assert (outputs[:, :qo] == 1).all() and not outputs[:, qo:].any()
+        assert (outputs[:, :qo] >= 1).all() and not outputs[:, qo:].any()
