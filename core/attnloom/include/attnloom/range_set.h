@@ -20,7 +20,15 @@ struct RangeSet {
   ATTNLOOM_FN Range hull() const { return count == 0 ? Range{0, 0} : Range{ranges[0].lo, ranges[count - 1].hi}; }
 
   ATTNLOOM_FN void append(Range r) {
-    if (r.lo < r.hi) ranges[count++] = r;
+    if (r.lo >= r.hi) return;
+#if defined(__CUDA_ARCH__)
+#pragma unroll
+    for (int i = 0; i < N; i++)  // an index that the compiler knows keeps the ranges in registers
+      if (i == count) ranges[i] = r;
+    count++;
+#else
+    ranges[count++] = r;
+#endif
   }
 };
 

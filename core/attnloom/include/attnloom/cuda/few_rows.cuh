@@ -177,7 +177,8 @@ struct FewRows {
       if (!Map::holds(n)) continue;
 #pragma unroll
       for (int w = 0; w < S::warps; w++) {
-        const float2 x = *reinterpret_cast<const float2*>(reinterpret_cast<const float*>(stage(w, 0)) + o_at(r, 2 * Map::unit(n)));
+        const float* o = reinterpret_cast<const float*>(stage(w, 0)) + o_at(r, 2 * Map::unit(n));
+        const float2 x = *reinterpret_cast<const float2*>(o);
         row.x.at[n][0] += weight[w] * x.x;
         row.x.at[n][1] += weight[w] * x.y;
       }

@@ -41,7 +41,8 @@ constexpr int tile_bytes() {
 template <class S, class V, int C>
 ATTNLOOM_DEVICE void run_item(const typename V::Params& params, Shared<S, V>& shared, char* memory) {
   using R = typename Shared<S, V>::R;
-  const Unit<S, V, R> unit{shared.args, params, shared.index, shared.item, shared.rows, shared.facts, shared.head, shared.first, shared.count, shared.group};
+  const Unit<S, V, R> unit{shared.args,  params,      shared.index, shared.item,  shared.rows,
+                           shared.facts, shared.head, shared.first, shared.count, shared.group};
   if (threadIdx.x == 0) {
     shared.head = shared.item.head0;
     shared.first = 0;
@@ -87,6 +88,10 @@ __global__ __launch_bounds__(S::threads, S::blocks) void attention_kernel(const 
     shared.next = reinterpret_cast<const Item*>(base + plan.items) + queue[0];
     shared.left = queue[1] - queue[0];
   }
+  // The merge will want its lists at once.
+  for (int64_t at = plan.merge_token + 128 * (int64_t{blockIdx.x} * S::threads + threadIdx.x); at < plan.total_bytes;
+       at += int64_t{128} * gridDim.x * S::threads)
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(base + at));
   for (;;) {
     if (threadIdx.x < sizeof(Item) / 4)
       reinterpret_cast<uint32_t*>(&shared.item)[threadIdx.x] = reinterpret_cast<const uint32_t*>(item)[threadIdx.x];
@@ -121,7 +126,7 @@ Grid find_grid(int device) {
       ok(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, attention_kernel<S, V>, S::threads, tile_bytes<S>()))) {
     if (blocks == 0) grid.status = cudaErrorLaunchOutOfResources;
     grid.attention = processors * blocks;
-    grid.merge = processors * 8;
+    grid.merge = processors * 4;
   }
   cudaSetDevice(now);
   return grid;

@@ -21,8 +21,13 @@ struct Source {
     return static_cast<const char*>(level.indices) + at * (level.indices_are_64 ? 8 : 4);
   }
   ATTNLOOM_DEVICE bool wide() const { return index.levels[item.level].indices_are_64; }
-  ATTNLOOM_DEVICE const char* keys() const { return static_cast<const char*>(args.k.data) + head * args.k.stride_head * S::key_bytes; }
-  ATTNLOOM_DEVICE const char* values() const { return static_cast<const char*>(args.v.data) + head * args.v.stride_head * S::key_bytes; }
+  ATTNLOOM_DEVICE const char* keys() const { return of_head(args.k); }
+  ATTNLOOM_DEVICE const char* values() const { return of_head(args.v); }
+
+ private:
+  ATTNLOOM_DEVICE const char* of_head(const CacheView& cache) const {
+    return static_cast<const char*>(cache.data) + head * cache.stride_head * S::key_bytes;
+  }
 };
 
 // A way through the keys of an item, in steps of one length; every lane goes its own.
@@ -50,7 +55,7 @@ struct alignas(16) Slice {
 // One lane's part in finding slices: lane l looks up where key l % 16 lies, in K for l < 16, else in V.
 struct Place {
   uint32_t entry, slot;  // of the page list; in the page
-  int64_t page;
+  int32_t page;
   bool exists;
 
   // Goes to key `key` of the item.
@@ -70,8 +75,8 @@ struct Place {
     exists = wanted;
     page = 0;
     if (!wanted) return;
-    page = trail.wide ? in_global(reinterpret_cast<const int64_t*>(trail.pages))[entry]
-                      : in_global(reinterpret_cast<const int32_t*>(trail.pages))[entry];
+    // The low half tells a 64-bit id: nothing here waits for the load.
+    page = in_global(reinterpret_cast<const int32_t*>(trail.pages))[static_cast<uint64_t>(entry) << trail.wide];
   }
 
   // Writes what was found into `slice`, for the warp.

@@ -84,7 +84,9 @@ struct ManyRows {
     // The last of a tile's copies; the places move on.
     const auto ask_values = [&](int i, int of_tile) {
       if (of_tile != Seen<slots>::kNone) {
-        each_slice([&](int n, int row) { copy_values(source, mine_found()[n], shared_address(v_tile(i)) + row * S::VTile::row_bytes); });
+        each_slice([&](int n, int row) {
+          copy_values(source, mine_found()[n], shared_address(v_tile(i)) + row * S::VTile::row_bytes);
+        });
         next = seen.template next_tile<kKeys>(of_tile + 1);
         places.find(source, seen, next);
       }

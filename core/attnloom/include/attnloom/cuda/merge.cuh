@@ -54,7 +54,8 @@ ATTNLOOM_DEVICE void merge_row(const RunArgs& args, const typename V::Params& pa
   if (warp > 0) {
 #pragma unroll
     for (int n = 0; n < Map::held; n++)
-      if (Map::holds(n)) *reinterpret_cast<float2*>(scratch + (warp - 1) * S::head_dim_v + 2 * Map::unit(n)) = {row.x.at[n][0], row.x.at[n][1]};
+      if (Map::holds(n))
+        *reinterpret_cast<float2*>(scratch + (warp - 1) * S::head_dim_v + 2 * Map::unit(n)) = {row.x.at[n][0], row.x.at[n][1]};
     if (lane_id() == 0) scratch_d[warp - 1] = state.d;
   }
   __syncthreads();
