@@ -6,14 +6,36 @@
 
 namespace attnloom::cuda {
 
-// Rows [0, 16) at `memory`, by one warp. f(row, view) sees 32-bit floats; nothing is called for `Identity`.
-struct Identity {};
+// Makes fp8 rows [0, 16) at `memory` into rows of T, in place, by one warp: all is read before anything is written.
+template <DType T, DType Stored, int D>
+ATTNLOOM_DEVICE void widen_rows(char* memory) {
+  using Tile = Tiled<D>;
+  constexpr int pieces = D / 16, all = kSlice * pieces, turns = (all + 31) / 32;
+  const int lane = lane_id();
+  uint4 raw[turns];
+#pragma unroll
+  for (int i = 0; i < turns; i++) {
+    const int n = lane + 32 * i;
+    if (all % 32 == 0 || n < all) raw[i] = *reinterpret_cast<const uint4*>(memory + Tile::at(n / pieces, pieces + n % pieces));
+  }
+  __syncwarp();
+#pragma unroll
+  for (int i = 0; i < turns; i++) {
+    const int n = lane + 32 * i, row = n / pieces, piece = n % pieces * 2;
+    if (all % 32 != 0 && n >= all) break;
+    const auto low = [](uint32_t x) { return widen<T, Stored>(__byte_perm(x, 0, 0x4140)); };
+    const auto high = [](uint32_t x) { return widen<T, Stored>(__byte_perm(x, 0, 0x4342)); };
+    *reinterpret_cast<uint4*>(memory + Tile::at(row, piece)) = {low(raw[i].x), high(raw[i].x), low(raw[i].y), high(raw[i].y)};
+    *reinterpret_cast<uint4*>(memory + Tile::at(row, piece + 1)) = {low(raw[i].z), high(raw[i].z), low(raw[i].w), high(raw[i].w)};
+  }
+  __syncwarp();
+}
 
+// Rows [0, 16) at `memory`, of T or fp8, through f(row, view), which sees 32-bit floats; by one warp.
 template <DType T, DType Stored, int D, class F>
 ATTNLOOM_DEVICE void transform_rows(char* memory, F f) {
   using Tile = Tiled<D>;
   constexpr bool narrow = Stored == kE4M3 || Stored == kE5M2;
-  constexpr bool same = std::is_same_v<F, Identity>;
   // Eight lanes a row where the halves of its pairs still meet in one lane, else four.
   constexpr int lanes = D / 2 % 16 == 0 ? 8 : 4, held = D / 2 / lanes;
   const int lane = lane_id(), c = lane % lanes;
@@ -33,14 +55,12 @@ ATTNLOOM_DEVICE void transform_rows(char* memory, F f) {
         pair[i] = *reinterpret_cast<const uint32_t*>(memory + at(i));
       }
     }
-    if constexpr (!same) {
-      Row<SpreadMap<D, lanes>> view;
+    Row<SpreadMap<D, lanes>> view;
 #pragma unroll
-      for (int i = 0; i < held; i++) unpack<T>(pair[i], view.x.at[i][0], view.x.at[i][1]);
-      f(row, view);
+    for (int i = 0; i < held; i++) unpack<T>(pair[i], view.x.at[i][0], view.x.at[i][1]);
+    f(row, view);
 #pragma unroll
-      for (int i = 0; i < held; i++) pair[i] = pack<T>(view.x.at[i][0], view.x.at[i][1]);
-    }
+    for (int i = 0; i < held; i++) pair[i] = pack<T>(view.x.at[i][0], view.x.at[i][1]);
     if constexpr (narrow) __syncwarp();
 #pragma unroll
     for (int i = 0; i < held; i++) *reinterpret_cast<uint32_t*>(memory + at(i)) = pair[i];
@@ -70,7 +90,7 @@ ATTNLOOM_DEVICE void prepare_keys(char* memory, const typename V::Params& params
       view.each([&](int, float& x) { x *= site.k_scale; });
       V::key_transform(params, view, site.at(positions, first + row, noted + row));
     });
-  else if constexpr (S::narrow) transform_rows<S::T, S::kv, S::head_dim>(memory, Identity{});
+  else if constexpr (S::narrow) widen_rows<S::T, S::kv, S::head_dim>(memory);
 }
 template <class S, class V, class Seen>
 ATTNLOOM_DEVICE void prepare_values(char* memory, const typename V::Params& params, const KeySite<V>& site,
@@ -81,7 +101,7 @@ ATTNLOOM_DEVICE void prepare_values(char* memory, const typename V::Params& para
       V::value_transform(params, view, site.at(positions, first + row, noted + row));
       if (!seen.sees(first + row)) view.each([](int, float& x) { x = 0.0f; });
     });
-  else if constexpr (S::narrow) transform_rows<S::T, S::kv, S::head_dim_v>(memory, Identity{});
+  else if constexpr (S::narrow) widen_rows<S::T, S::kv, S::head_dim_v>(memory);
 }
 
 }  // namespace attnloom::cuda
