@@ -54,9 +54,10 @@ struct Units {
   }
 };
 
-// What is found out about a unit of work once, for all its threads.
+// What is found out about a unit of work once, for all its threads; aligned, so that no wide load of its neighbours reads
+// it while it is written.
 template <class V>
-struct Facts {
+struct alignas(16) Facts {
   Units<V> units;
   bool listed, masked, by_position;
 };
