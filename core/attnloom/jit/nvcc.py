@@ -34,6 +34,8 @@ _COMMON = (
     "-Xcompiler=-fPIC",
     "-Xcompiler=-fvisibility=hidden",
     "--expt-relaxed-constexpr",
+    "-prec-div=false",  # 2 ulp and no branch: a soft cap divides every logit
+    "-prec-sqrt=false",
     "-Xptxas=-v",
 )
 _RELEASE = ("-O3",)
