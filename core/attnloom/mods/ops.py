@@ -55,8 +55,10 @@ def _div(call: Call) -> str:
     if mode == "trunc":
         if is_integer(call.out):
             return f"mods::truncated_divide({call.text(0)}, {call.text(1)})"
-        return call.rounded(f"mods::trunc({call.text(0)} / {call.text(1)})")
-    return call.rounded(f"{call.text(0)} / {call.text(1)}")
+        return call.rounded(f"mods::trunc(mods::div({call.text(0)}, {call.text(1)}))")
+    if call.fast:
+        return call.rounded(f"{call.text(0)} / {call.text(1)}")
+    return call.rounded(f"mods::div({call.text(0)}, {call.text(1)})")
 
 
 def _power_of_two(number) -> int | None:

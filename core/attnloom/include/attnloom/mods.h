@@ -155,6 +155,24 @@ ATTNLOOM_FN double mul(double a, double b) {
 #endif
 }
 
+// Quotients and roots rounded as torch's, whatever the compiler's flags allow a device.
+ATTNLOOM_FN float div(float a, float b) {
+#if defined(__CUDA_ARCH__)
+  return __fdiv_rn(a, b);
+#else
+  return a / b;
+#endif
+}
+ATTNLOOM_FN double div(double a, double b) { return a / b; }
+ATTNLOOM_FN float sqrt(float x) {
+#if defined(__CUDA_ARCH__)
+  return __fsqrt_rn(x);
+#else
+  return ::sqrtf(x);
+#endif
+}
+ATTNLOOM_FN double sqrt(double x) { return ::sqrt(x); }
+
 // x as the nearest number that H holds.
 template <class H>
 ATTNLOOM_FN float rounded(float x) {
@@ -198,7 +216,6 @@ ATTNLOOM_FN bool isfinite(T x) {
 ATTNLOOM_MODS_LIBRARY(floor)
 ATTNLOOM_MODS_LIBRARY(ceil)
 ATTNLOOM_MODS_LIBRARY(trunc)
-ATTNLOOM_MODS_LIBRARY(sqrt)
 ATTNLOOM_MODS_LIBRARY(expm1)
 ATTNLOOM_MODS_LIBRARY(log2)
 ATTNLOOM_MODS_LIBRARY(log10)
@@ -238,11 +255,11 @@ ATTNLOOM_FN double round(double x) { return ::rint(x); }
 
 template <class T>
 ATTNLOOM_FN T rsqrt(T x) {
-  return T{1} / sqrt(x);
+  return div(T{1}, sqrt(x));
 }
 template <class T>
 ATTNLOOM_FN T reciprocal(T x) {
-  return T{1} / x;
+  return div(T{1}, x);
 }
 template <class T>
 ATTNLOOM_FN T sigmoid(T x) {
@@ -271,11 +288,11 @@ ATTNLOOM_FN T remainder(T a, T b) {
 template <class T>
   requires std::is_floating_point_v<T>
 ATTNLOOM_FN T floor_divide(T a, T b) {
-  if (b == 0) return a / b;
+  if (b == 0) return div(a, b);
   const T rest = fmod(a, b);
-  T quotient = (a - rest) / b;
+  T quotient = div(a - rest, b);
   if (rest != 0 && (b < 0) != (rest < 0)) quotient -= T{1};
-  if (quotient == 0) return copysign(T{0}, a / b);
+  if (quotient == 0) return copysign(T{0}, div(a, b));
   const T whole = floor(quotient);
   return quotient - whole > T(0.5) ? whole + T{1} : whole;
 }
