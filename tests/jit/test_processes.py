@@ -29,8 +29,14 @@ if [ -n "$compiling" ] && [ -e "{gate}" ]; then touch "{gate}.reached"; sleep 60
 """
 
 
+def heed_interrupts():
+    """A test run that was started in the background hands on that SIGINT is ignored."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def start(*numbers, **options):
-    return subprocess.Popen([sys.executable, "-c", BUILD, *map(str, numbers)], stderr=subprocess.PIPE, **options)
+    command = [sys.executable, "-c", BUILD, *map(str, numbers)]
+    return subprocess.Popen(command, stderr=subprocess.PIPE, preexec_fn=heed_interrupts, **options)
 
 
 def test_eight_processes_on_the_same_and_on_other_units(compiler):
