@@ -45,13 +45,13 @@ def _variants(value) -> tuple[str | Variant, ...]:
     return tuple(members)
 
 
-def _params(value) -> dict[str, Any]:
+def _params(value) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
         raise ParamError(f"params must be a mapping such as {{'soft_cap.cap': 50.0}}, got {value!r}")
     for key in value:
         if not isinstance(key, str):
             raise ParamError(f"a parameter is named 'variant.parameter', got {key!r}")
-    return {normalize_name(key): item for key, item in value.items()}
+    return types.MappingProxyType({normalize_name(key): item for key, item in value.items()})
 
 
 def _tile(value) -> str | Tile:
@@ -90,7 +90,8 @@ class AttentionSpec:
         kv_dtype: of the cache (none: as q); also float8_e4m3fn and float8_e5m2.
         out_dtype: of the output (none: as q).
         sm_scale: factor of `q . k` (none: `1 / sqrt(head_dim)`).
-        params: values of the variants' parameters, keyed `"variant.parameter"`; a run or plan may give others.
+        params: values of the variants' parameters, keyed `"variant.parameter"`, read-only; `evolve` makes a spec with
+            others, and a run or plan may give others.
         tile: `"auto"`, the name of a tile heuristic, or a `Tile`.
         batch_invariant: split at fixed positions, so that a request's bits do not depend on its batch mates.
         debug: build with sanitizers and bounds-checked parameter tensors.
@@ -109,7 +110,7 @@ class AttentionSpec:
     kv_dtype: str = field(default=None, converter=_follows("dtype", dtype_name))
     out_dtype: str = field(default=None, converter=_follows("dtype", dtype_name))
     sm_scale: float = field(default=None, converter=attrs.Converter(_scale, takes_self=True))
-    params: dict[str, Any] = field(factory=dict, converter=_params)
+    params: Mapping[str, Any] = field(factory=dict, converter=_params)
     tile: str | Tile = field(default="auto", converter=_tile)
     batch_invariant: bool = field(default=False, converter=bool)
     debug: bool = field(default=False, converter=bool)
@@ -199,6 +200,7 @@ class AttentionSpec:
 
     def __reduce__(self):
         values = _fields(self)
+        values["params"] = dict(self.params)
         _refuse_local_functions(values)
         return _rebuild, (values,)
 
@@ -219,7 +221,7 @@ def _rebuild(values: dict[str, Any]) -> AttentionSpec:
     return AttentionSpec(**values)
 
 
-def _equal_params(mine: dict, theirs: dict) -> bool:
+def _equal_params(mine: Mapping, theirs: Mapping) -> bool:
     return mine.keys() == theirs.keys() and all(_equal_value(mine[key], theirs[key]) for key in mine)
 
 
@@ -241,7 +243,7 @@ def _on_device(value) -> bool:
 
 
 def _short(value) -> str:
-    if isinstance(value, dict):
+    if isinstance(value, Mapping):
         return "{" + ", ".join(f"{key!r}: {_short(item)}" for key, item in value.items()) + "}"
     if isinstance(value, Variant):
         return f"<Variant {value.name}>"

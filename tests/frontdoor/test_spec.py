@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 import math
 import pickle
 
@@ -71,6 +72,21 @@ def test_pickles():
     assert again == made and hash(again) == hash(made)
     with_plugins = spec(plugins=PluginSet.from_config(Config.from_mapping({})))
     assert isinstance(pickle.loads(pickle.dumps(with_plugins)).plugins, PluginSet)
+
+
+def test_parameters_are_read_only():
+    given = {"soft_cap.cap": 30.0}
+    made = spec(variants=["soft_cap"], params=given)
+    with pytest.raises(TypeError):
+        made.params["soft_cap.cap"] = 50.0
+    given["soft_cap.cap"] = 50.0
+    assert made.params == {"soft_cap.cap": 30.0} and "{'soft_cap.cap': 30.0}" in repr(made)
+    other = made.evolve(params={**made.params, "soft_cap.cap": 50.0})
+    assert other.params["soft_cap.cap"] == 50.0 and other != made
+    for again in (pickle.loads(pickle.dumps(made)), copy.deepcopy(made), copy.copy(made), made.evolve()):
+        assert again == made and hash(again) == hash(made)
+        with pytest.raises(TypeError):
+            again.params["soft_cap.cap"] = 50.0
 
 
 def test_lambdas_do_not_pickle_and_say_so():
