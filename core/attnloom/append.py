@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from attnloom.cache import cache_views
+from attnloom.cache import cache_views, layout_hint
 from attnloom.errors import IndexFormatError, RunError, UnsupportedError
 from attnloom.index import ComposedIndex, Level
 
@@ -40,7 +40,9 @@ def append_kv(k, v, kv_cache, where, *, kv_layout: str = "NHD", k_scale=None, v_
     page_size = k_cache.shape[1]
     if isinstance(where, ComposedIndex):
         if where.page_size != page_size:
-            raise RunError(f"the index has pages of {where.page_size} slots, the cache of {page_size}")
+            heads = k.shape[1] if k.dim() == 3 else 0
+            hint = layout_hint(k_cache, v_cache, where.page_size, heads, kv_layout)
+            raise RunError(f"the index has pages of {where.page_size} slots, the cache of {page_size}{hint}")
         where = token_slots(where)
     if k_scale is None and v_scale is None and _copy_rows(k, v, k_cache, v_cache, where):
         return

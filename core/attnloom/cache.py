@@ -38,3 +38,13 @@ def cache_views(kv, kv_layout: str = "NHD"):
         if cache.dim() != 4:
             raise RunError(f"the {name} cache must be [pages, kv_heads, page_size, dim], got {list(cache.shape)}")
     return k.transpose(1, 2), v.transpose(1, 2)
+
+
+def layout_hint(k, v, page_size: int, kv_heads: int, kv_layout: str) -> str:
+    """What to add to the refusal of the views `k` and `v`: the other layout, if the cache would fit in that one."""
+    planned, swapped = (page_size, kv_heads), (kv_heads, page_size)
+    shapes = {tuple(cache.shape[1:3]) for cache in (k, v) if cache.dim() == 4}
+    if planned == swapped or shapes != {swapped}:
+        return ""
+    other, axes = ("NHD", "page_size, kv_heads") if kv_layout == "HND" else ("HND", "kv_heads, page_size")
+    return f"; the cache was read as {kv_layout} and fits as [pages, {axes}, dim]: pass kv_layout={other!r}"

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import torch
 
 from attnloom import custom_op
-from attnloom.cache import cache_views
+from attnloom.cache import cache_views, layout_hint
 from attnloom.dtypes import torch_dtype
 from attnloom.engines import open_engine
 from attnloom.errors import NotPlannedError, ParamError, PlanError, RunError
@@ -184,11 +184,19 @@ class AttentionWrapper:
                 out = self._engine.empty((*shape, self.spec.head_dim_v), self._out_dtype)
             else:
                 require("out", out)
+                if out.requires_grad:
+                    _check_output(out)
             if lse is not None:
                 require("lse", lse)
             elif return_lse:
                 lse = self._engine.empty(shape, torch.float32)
-            self._launch(planned, q, k, v, out, lse, params, k_scale, v_scale)
+            try:
+                self._launch(planned, q, k, v, out, lse, params, k_scale, v_scale)
+            except RunError as error:
+                hint = layout_hint(k, v, planned.args.index.page_size, self.spec.num_kv_heads, kv_layout)
+                if not hint:
+                    raise
+                raise RunError(f"{error}{hint}") from None
             return (out, lse) if return_lse else out
 
     def _launch(self, planned: Planned, q, k, v, out, lse, params, k_scale, v_scale) -> None:
@@ -236,6 +244,14 @@ def _check_params(params) -> None:
 def _check_gradients(*tensors) -> None:
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
         raise RunError("attnloom computes no gradients: call run under torch.no_grad(), or detach q, k and v")
+
+
+def _check_output(out) -> None:
+    if torch.is_grad_enabled():
+        raise RunError(
+            f"out of shape {list(out.shape)} requires a gradient, and attnloom computes none: "
+            "call run under torch.no_grad(), or pass out.detach()"
+        )
 
 
 def _check_lengths(kv_lens, index: ComposedIndex, device) -> None:

@@ -88,6 +88,33 @@ def test_other_arguments_that_do_not_fit(planned, outputs, word):
     assert word in str(caught.value)
 
 
+def test_a_cache_in_the_other_layout_is_told_which_to_pass(planned):
+    wrapper, data, q, k, v = planned
+    swapped = k.transpose(1, 2), v.transpose(1, 2)
+    for kv, layout, hint in ((swapped, "NHD", "HND"), (data.kv, "HND", "NHD")):
+        with pytest.raises(attnloom.RunError, match=f"2.*16.*read as {layout}.*pass kv_layout='{hint}'"):
+            wrapper.run(q, kv, kv_layout=layout)
+        assert torch.equal(wrapper.run(q, kv, kv_layout=hint), wrapper.run(q, data.kv))
+    index = attnloom.storage_format("page_table").build_index([1], [5], 16, block_tables=np.array([[0]]))
+    new = torch.zeros(1, 2, 40)
+    with pytest.raises(attnloom.RunError, match="pages of 16 slots, the cache of 2; .*pass kv_layout='HND'"):
+        attnloom.append_kv(new, new, swapped, index)
+    for refused in ((k[:, :8], v[:, :8]), (swapped[0], v), (k, v[..., :39])):
+        with pytest.raises(attnloom.RunError) as caught:
+            wrapper.run(q, refused)
+        assert "kv_layout" not in str(caught.value)
+
+
+def test_an_output_that_requires_a_gradient(planned):
+    wrapper, data, *_ = planned
+    out = torch.full((4, 4, 40), 7.0, requires_grad=True)
+    with pytest.raises(attnloom.RunError, match=r"out of shape \[4, 4, 40\] requires a gradient.*no_grad.*detach"):
+        wrapper.run(data.q, data.kv, out=out)
+    assert (out == 7.0).all()
+    with torch.no_grad():
+        assert torch.equal(wrapper.run(data.q, data.kv, out=out), wrapper.run(data.q, data.kv))
+
+
 def test_page_ids_past_the_end_of_the_cache(bench, planned):
     wrapper, _, q, k, v = planned
     expected = wrapper.run(q, (k, v))
