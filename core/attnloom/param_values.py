@@ -61,6 +61,13 @@ def member_values(member, spec, given: Mapping[str, Any], device: str) -> dict[s
     return known
 
 
+def check_scalars(member, given: Mapping[str, Any]) -> None:
+    """Raise `ParamError` for a scalar among the values `given` to the member that does not fit its declaration."""
+    for param in member.variant.params:
+        if param.name in given and not isinstance(param, TensorParam):
+            _checked(member, param, given[param.name])
+
+
 def check_shapes(member, spec) -> None:
     """Raise `CompositionError` for a tensor parameter whose declared shape means nothing."""
     statics = {param.name: 1 for param in member.variant.params if isinstance(param, StaticParam)}

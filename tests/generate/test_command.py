@@ -88,6 +88,12 @@ def test_prompts_from_a_file(capsys, folder, tmp_path):
         (["w5", "--variants", "causal,soft_cap", "--param", "soft_cap.cap"], "is not of the form"),
         (["w5", "--variants", "causal,soft_cap", "--param", "soft_cap.cpa=3", "--model", "none"], "'soft_cap.cap'"),
         (["w5", "--variants", "causal,cap=soft-cap", "--param", "cap.x=3", "--model", "none"], "'cap.cap'"),
+        (
+            ["w5", "--variants", "causal,soft_cap", "--param", "soft_cap.cap=abc", "--model", "none"],
+            "'soft_cap.cap' must be a number, got 'abc'",
+        ),
+        (["w5", "--device", "gpu", "--model", "none"], "--device 'gpu' is not one of cpu, cuda"),
+        (["w5", "--device", "cuda:x", "--model", "none"], "--device 'cuda:x' is not one of"),
         (["w5", "--stack", "nosuch"], "nosuch"),
         (["w5", "--model", "no/such/model"], "no model at no/such/model"),
         (["w5", "--device", "cuda"], "cuda"),

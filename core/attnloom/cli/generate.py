@@ -60,7 +60,7 @@ def generate(
         page_size=_at_least_one("--page-size", page_size),
         override=_override(variants, stack, param),
         source=model,
-        device=device,
+        device=_device(device),
         dtype=_choice("--dtype", dtype or ("bfloat16" if device.startswith("cuda") else "float32"), DTYPES),
         max_new_tokens=_at_least_one("--max-new-tokens", max_new_tokens),
         check=check,
@@ -97,6 +97,16 @@ def _choice(option: str, given: str, choices: tuple[str, ...]) -> str:
     return given
 
 
+def _device(given: str) -> str:
+    """`given`, if it is spelt as a device that kernels run on; whether it is there is asked once torch is imported."""
+    from attnloom.errors import UnsupportedError
+
+    kind, colon, number = given.partition(":")
+    if kind not in ("cpu", "cuda") or (colon and not (kind == "cuda" and number.isdecimal())):
+        raise UnsupportedError(f"--device {given!r} is not one of cpu, cuda, cuda:0, cuda:1, ...")
+    return given
+
+
 def _at_least_one(option: str, given: int) -> int:
     from attnloom.errors import UnsupportedError
 
@@ -125,6 +135,7 @@ def _override(variants: str | None, stack: str | None, param: list[str] | None):
     """The variants of the user's choice, or none."""
     from attnloom.errors import CompositionError, ParamError
     from attnloom.integrations.layers import Override
+    from attnloom.param_values import check_scalars
     from attnloom.params import assign
     from attnloom.plugins import PluginSet
     from attnloom.variant import normalize_name
@@ -152,7 +163,8 @@ def _override(variants: str | None, stack: str | None, param: list[str] | None):
         members.append(_Member(normalize_name(alias or variant), PluginSet.default().variant(variant)))
         if members[-1].variant.rotation:
             raise CompositionError(f"the model rotates q and k itself: leave {name!r} out of the variants")
-    assign(members, params)  # a misspelt parameter is told before a model is loaded
+    for alias, given in assign(members, params).items():  # what is wrong here is told before a model is loaded
+        check_scalars(next(member for member in members if member.alias == alias), given)
     return Override(names, params)
 
 
