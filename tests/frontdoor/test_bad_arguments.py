@@ -153,3 +153,10 @@ def test_levels_without_a_single_form_are_not_batch_invariant(bench):
     with pytest.raises(attnloom.PlanError, match="batch_invariant=True.* has 2 .*batch_invariant=False"):
         wrapper.plan(index)
     wrapper.plan(DENSE.build_index([2], [5]))
+
+
+@pytest.mark.parametrize("name", ["dense", "page_table"])
+def test_three_positions_a_token_are_not_accepted_yet(name):
+    given = {} if name == "dense" else {"block_tables": np.array([[0]])}
+    with pytest.raises(attnloom.IndexFormatError, match=r"q_pos has 2 dimension.*\(3, 4\), expected 1"):
+        attnloom.storage_format(name).build_index([4], [4], 16, q_pos=np.zeros((3, 4), np.int32), **given)
