@@ -67,7 +67,7 @@ class CudaTarget:
 
     name = "cuda"
     family = "mma"
-    families = ("mma", "cuda_core")
+    families = ("mma",)
     source_name = "kernel.cu"
 
     @arch.validator

@@ -18,7 +18,7 @@ class Tile:
     Attributes:
         t_q: rows of packed queries (query tokens x GQA group) an item holds at most.
         t_kv: keys that are processed at a time; every split point is a multiple of it.
-        family: the kernel family that runs it (`"host"`, `"cuda_core"`, `"mma"`, `"wgmma"`).
+        family: the kernel family that runs it: `"host"`, or `"mma"` on CUDA devices.
     """
 
     t_q: int = field()

@@ -14,7 +14,7 @@ from attnloom.testing.suite import PluginSuite
 from attnloom.testing.values import resolve
 from attnloom.tile import Tile, TileChoice, TileProblem
 
-FAMILIES = ("host", "cuda_core", "mma", "wgmma")
+FAMILIES = ("host", "mma")
 
 
 def problems(families: tuple[str, ...] = ("host",)) -> list[TileProblem]:
