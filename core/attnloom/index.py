@@ -6,13 +6,13 @@ offsets are host arrays (numpy); `indices` may live anywhere and be a table used
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping
 from typing import Any
 
 from attrs import field, frozen
 
 from attnloom.errors import IndexFormatError, PluginError
+from attnloom.resolve import resolve
 from attnloom.variant import _check_module_attr, _check_name, _optional_module_attr
 
 MAX_LEVELS = 4
@@ -210,9 +210,8 @@ class StorageFormat:
                 the format does not take.
             PluginError: the builder cannot be imported, or returns something else.
         """
-        module, _, attr = self.builder.partition(":")
         try:
-            build = getattr(importlib.import_module(module), attr)
+            build = resolve(self.builder)
         except (ImportError, AttributeError) as error:
             raise PluginError(
                 f"storage format {self.name!r}: its builder {self.builder!r} cannot be imported: {error}; name it in "

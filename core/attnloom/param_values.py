@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 import re
 from collections.abc import Mapping
@@ -12,6 +11,7 @@ import numpy as np
 
 from attnloom.errors import AttnloomError, CompositionError, ParamError
 from attnloom.param_tensor import ParamTensor, as_param_tensor
+from attnloom.resolve import resolve_code
 from attnloom.variant import Param, StaticParam, TensorParam
 
 _DIMENSION = re.compile(r"(\w+)(?://(\d+))?\Z")
@@ -108,7 +108,7 @@ def _computed(member, param, spec, known: Mapping[str, Any]) -> Any:
         about = f" ({param.doc})" if param.doc else ""
         raise ParamError(f"parameter {key!r}{about} has no default; give params={{{key!r}: ...}}")
     try:
-        made = _attr(param.computed)(spec, dict(known))
+        made = resolve_code(param.computed)(spec, dict(known))
         return np.asarray(made, param.dtype) if isinstance(param, TensorParam) else made
     except (AttnloomError, KeyboardInterrupt):
         raise
@@ -123,7 +123,7 @@ def _check_together(member, spec, known: Mapping[str, Any]) -> None:
     """Let the variant look at all its values together."""
     check = member.variant.check
     try:
-        _attr(check)(spec, dict(known))
+        resolve_code(check)(spec, dict(known))
     except (AttnloomError, KeyboardInterrupt):
         raise
     except BaseException as error:
@@ -136,13 +136,6 @@ def _told(error: BaseException, code) -> str:
     from attnloom.plugins.blame import told_with_place
 
     return told_with_place(error, code.partition(":")[0] if isinstance(code, str) else code.__module__)
-
-
-def _attr(path):
-    if callable(path):
-        return path
-    module, _, attr = path.partition(":")
-    return getattr(importlib.import_module(module), attr)
 
 
 def _checked(member, param: Param | StaticParam, value: Any) -> Any:

@@ -8,12 +8,13 @@ arrays for tensors), `site` the fields of `attnloom::Site` as int64 arrays that 
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterator
 from types import SimpleNamespace
 
 import numpy as np
 from attrs import frozen
+
+from attnloom.resolve import resolve_code
 
 
 def attention(
@@ -149,10 +150,7 @@ def _agreed(values: np.ndarray, covered: np.ndarray) -> bool:
 
 def reference_of(variant):
     """The float64 functors of a variant. Their attribute `functors`, where they have one, says what they define."""
-    if callable(variant.reference):
-        return variant.reference()
-    module, _, attr = variant.reference.partition(":")
-    return getattr(importlib.import_module(module), attr)()
+    return resolve_code(variant.reference)()
 
 
 class _Chain:

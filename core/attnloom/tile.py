@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attrs import field, frozen
 
 from attnloom.errors import UnsupportedError
+from attnloom.resolve import resolve
 
 
 @frozen
@@ -92,5 +92,4 @@ class TileHeuristic:
 
     def ask(self, problem: TileProblem) -> TileChoice | None:
         """What the rule chooses, unchecked; raises whatever it raises."""
-        module, _, attr = self.choose.partition(":")
-        return getattr(importlib.import_module(module), attr)(problem, **self.options)
+        return resolve(self.choose)(problem, **self.options)

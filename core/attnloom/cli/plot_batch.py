@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from typing import Annotated, Any
 
 import typer
 
 from attnloom.errors import IndexFormatError, UnsupportedError
+from attnloom.resolve import resolve
 
 QoLens = Annotated[str, typer.Option(help="Query tokens of each request: 1,1,17 or 1*8,17 (eight of 1).")]
 KvLens = Annotated[str, typer.Option(help="Keys of each request, written likewise.")]
@@ -45,7 +45,7 @@ def made_up_index(name: str, qo_lens: list[int], kv_lens: list[int], page_size: 
     if len(qo_lens) != len(kv_lens):
         raise IndexFormatError(f"--qo-lens has {len(qo_lens)} requests, --kv-lens {len(kv_lens)}: give as many")
     form = attnloom.storage_format(name)
-    takes_tables = "block_tables" in inspect.signature(attribute(form.builder)).parameters
+    takes_tables = "block_tables" in inspect.signature(resolve(form.builder)).parameters
     if shared and not takes_tables:
         raise UnsupportedError(f"storage format {name!r} takes no block tables, so --shared-prefix means nothing to it")
     if form.name == "dense":
@@ -56,7 +56,7 @@ def made_up_index(name: str, qo_lens: list[int], kv_lens: list[int], page_size: 
         return form.build_index(qo_lens, kv_lens, page_size, block_tables=block_tables(kv_lens, page_size, shared))
     import numpy as np
 
-    made = attribute(form.example)(np.random.default_rng(0), qo_lens, kv_lens, page_size)
+    made = resolve(form.example)(np.random.default_rng(0), qo_lens, kv_lens, page_size)
     if made is None:
         raise UnsupportedError(f"the example of storage format {name!r} has no batch of these lengths: give others")
     return form.build_index(qo_lens, kv_lens, page_size, **made[0])
@@ -75,9 +75,3 @@ def block_tables(kv_lens: list[int], page_size: int, shared: int) -> Any:
         tables[row, common:count] = np.arange(next_page, next_page + count - common)
         next_page += count - common
     return tables
-
-
-def attribute(path: str) -> Any:
-    """What `"module:attr"` names."""
-    module, _, attr = path.partition(":")
-    return getattr(importlib.import_module(module), attr)

@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
-from attnloom.cli.plot_batch import Output, attribute
+from attnloom.cli.plot_batch import Output
 from attnloom.errors import CompositionError
+from attnloom.resolve import resolve
 from attnloom.variant import Variant
 
 
@@ -61,7 +62,7 @@ def member(name: str) -> str | Variant:
     if ":" not in name:
         return name
     try:
-        function = attribute(name)
+        function = resolve(name)
         taken = inspect.signature(function).parameters.values()
         count = sum(argument.kind is not argument.KEYWORD_ONLY for argument in taken)
     except (ImportError, AttributeError, TypeError) as error:

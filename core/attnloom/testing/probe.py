@@ -77,15 +77,15 @@ def _variant(plugins, name: str) -> list[str]:
 def _storage_format(plugins, name: str) -> list[str]:
     import numpy as np
 
+    from attnloom.resolve import resolve_code
     from attnloom.testing.batches import LENGTHS
     from attnloom.testing.indices import arrays_of
-    from attnloom.testing.values import resolve
 
     storage_format = plugins.storage_format(name)
     texts = [storage_format.builder]
     if storage_format.example is not None:
         for qo_lens, kv_lens in LENGTHS:
-            given = resolve(storage_format.example)(np.random.default_rng(0), list(qo_lens), list(kv_lens), 4)
+            given = resolve_code(storage_format.example)(np.random.default_rng(0), list(qo_lens), list(kv_lens), 4)
             if given is None:
                 continue
             index = storage_format.build_index(list(qo_lens), list(kv_lens), 4, **given[0])
@@ -94,11 +94,11 @@ def _storage_format(plugins, name: str) -> list[str]:
 
 
 def _tile_heuristic(plugins, name: str) -> list[str]:
+    from attnloom.resolve import resolve_code
     from attnloom.testing.tile_heuristic_suite import problems
-    from attnloom.testing.values import resolve
 
     heuristic = plugins.tile_heuristic(name)
-    choose = resolve(heuristic.choose)
+    choose = resolve_code(heuristic.choose)
     return [repr(choose(problem, **heuristic.options)) for problem in problems()]
 
 

@@ -9,10 +9,10 @@ import numpy as np
 
 from attnloom.errors import IndexFormatError
 from attnloom.index import ComposedIndex
+from attnloom.resolve import resolve_code
 from attnloom.testing import batches
 from attnloom.testing.indices import arrays_of
 from attnloom.testing.suite import PluginSuite
-from attnloom.testing.values import resolve
 
 
 class StorageFormatSuite(PluginSuite):
@@ -45,7 +45,7 @@ class StorageFormatSuite(PluginSuite):
                 f"storage format {self.name!r} gives no example: say example='module:fn' in its descriptor, called as "
                 "fn(rng, qo_lens, kv_lens, page_size) -> (needs, slots), or override example() in the suite"
             )
-        return resolve(storage_format.example)(rng, qo_lens, kv_lens, page_size)
+        return resolve_code(storage_format.example)(rng, qo_lens, kv_lens, page_size)
 
     def index_of(self, manager, sequences, qo_lens) -> ComposedIndex:
         """The index of a batch of the manager's sequences: from what its `needs(sequences)` says, or `block_tables`."""
@@ -199,7 +199,7 @@ class StorageFormatSuite(PluginSuite):
         from attnloom.testing.manager_model import run_model
 
         size = {"runs": self.num_examples * 2, "steps": self.steps, "shrink": self.shrink}
-        run_model(resolve(self.descriptor.manager), self.index_of, **size)
+        run_model(resolve_code(self.descriptor.manager), self.index_of, **size)
 
     # How it is done
 

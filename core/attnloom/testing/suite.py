@@ -19,6 +19,7 @@ from attnloom.plugins import Config, PluginSet
 from attnloom.plugins.discovery import GROUP, PROVIDES
 from attnloom.plugins.naming import canonicalize_name, plugin_key
 from attnloom.plugins.record import KINDS
+from attnloom.resolve import resolve
 from attnloom.testing.packages import Package, build_wheel, project_folder, read_installed, read_wheel
 from attnloom.testing.system_headers import STANDARD_HEADERS
 
@@ -163,16 +164,14 @@ class PluginSuite:
 
     def test_descriptor(self):
         """The descriptor is documented, pickles, and all that it names can be imported."""
-        import importlib
         import pickle
 
         descriptor = self.descriptor
         assert descriptor.doc.strip(), f"{self.kind} {self.name!r} has no doc: one line of what it is and its source"
         assert pickle.loads(pickle.dumps(descriptor)) == descriptor
         for label, path in self.named_code():
-            module, _, attr = path.partition(":")
             try:
-                found = getattr(importlib.import_module(module), attr)
+                found = resolve(path)
             except (ImportError, AttributeError) as error:
                 raise AssertionError(
                     f"{self.kind} {self.name!r}: {label} {path!r} cannot be imported: {error}"

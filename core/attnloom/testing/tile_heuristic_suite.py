@@ -8,10 +8,10 @@ from unittest import SkipTest
 import numpy as np
 
 from attnloom.errors import AttnloomError
+from attnloom.resolve import resolve_code
 from attnloom.testing import batches
 from attnloom.testing.indices import paged_index
 from attnloom.testing.suite import PluginSuite
-from attnloom.testing.values import resolve
 from attnloom.tile import Tile, TileChoice, TileProblem
 
 FAMILIES = ("host", "mma")
@@ -123,7 +123,7 @@ class TileHeuristicSuite(PluginSuite):
 
     def _choose(self, problem: TileProblem):
         try:
-            return resolve(self.descriptor.choose)(problem, **self.descriptor.options)
+            return resolve_code(self.descriptor.choose)(problem, **self.descriptor.options)
         except Exception as error:
             raise AssertionError(f"{self.name!r} raises {type(error).__name__} ({error}) for {problem}") from error
 

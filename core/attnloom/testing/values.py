@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
 import numpy as np
 
+from attnloom.resolve import resolve_code
 from attnloom.variant import Param, StaticParam, TensorParam, Variant
 
 _SCALARS = {float: 0.5, int: 3, bool: True}
-
-
-def resolve(path: Any) -> Any:
-    """The object that a `"module:attr"` string names; an object that is no string is itself."""
-    if not isinstance(path, str):
-        return path
-    module, _, attr = path.partition(":")
-    return getattr(importlib.import_module(module), attr)
 
 
 def values_for(variant: Variant, spec, qo_lens, kv_lens) -> dict[str, Any]:
@@ -27,7 +19,7 @@ def values_for(variant: Variant, spec, qo_lens, kv_lens) -> dict[str, Any]:
         AssertionError: a required parameter that only the author can give a value for.
     """
     if variant.example is not None:
-        return dict(resolve(variant.example)(spec, np.asarray(qo_lens), np.asarray(kv_lens)))
+        return dict(resolve_code(variant.example)(spec, np.asarray(qo_lens), np.asarray(kv_lens)))
     rng = np.random.default_rng(len(variant.name))
     return {param.name: _made_up(variant, param, spec, rng) for param in variant.params if _is_required(param)}
 

@@ -10,11 +10,12 @@ from unittest import SkipTest
 import numpy as np
 
 from attnloom.errors import AttnloomError, CompileError, CompositionError
+from attnloom.resolve import resolve_code
 from attnloom.testing import batches, device, oracle, ranges, recorder
 from attnloom.testing.functors import FunctorSpec, compare_with_reference, compile_functors, random_sites
 from attnloom.testing.indices import paged_index
 from attnloom.testing.suite import PluginSuite, gpu
-from attnloom.testing.values import prefixed, resolve, values_for
+from attnloom.testing.values import prefixed, values_for
 from attnloom.variant import ABI, FUNCTORS, Param, StaticParam, TensorParam
 
 LENS = (40, 9, 1), (90, 35, 64)
@@ -78,7 +79,7 @@ class VariantSuite(PluginSuite):
             check_default(self.name, param)
         if variant.reference is None:
             return  # lowered from Python, which is its reference
-        reference = resolve(variant.reference)()
+        reference = resolve_code(variant.reference)()
         missing = sorted(name for name in variant.functors if not callable(getattr(reference, name, None)))
         assert not missing, f"{variant.reference} has no method for {missing}, which {self.name!r} declares"
         extra = sorted(set(dir(reference)) & set(FUNCTORS) - variant.functors)
@@ -310,7 +311,7 @@ def two_sides(compiled) -> str:
     (member,) = compiled.composition.members
     if member.include is None:
         return f"{member.alias!r}: its Python and what it was lowered to"
-    reference = resolve(member.variant.reference)
+    reference = resolve_code(member.variant.reference)
     module = sys.modules.get(reference.__module__)
     header = member.include_dir / member.include
     return f"{member.alias!r}: {header} and {reference.__qualname__} of {getattr(module, '__file__', module)}"
