@@ -8,6 +8,7 @@ from attrs import field, frozen
 from attrs.validators import in_
 
 from attnloom.errors import UnsupportedError
+from attnloom.jit.kernel_text import NARROW, TileClasses, kernel_text
 from attnloom.tile import Tile
 
 HEAD_DIMS = (64, 80, 96, 112, 128, 192, 256)
@@ -23,15 +24,13 @@ WARPS = 4
 """Warps of a block."""
 
 _SLICE = 16
-_CODES = {"float16": "kF16", "bfloat16": "kBF16", "float8_e4m3fn": "kE4M3", "float8_e5m2": "kE5M2", "float32": "kF32"}
-_NARROW = ("float8_e4m3fn", "float8_e5m2")
 _RESERVED = 10 * 1024  # static shared memory of a block and what the driver keeps for itself
 _SMALL = ("86", "89", "120", "121")  # 100 KiB of shared memory a multiprocessor
 _MIDDLE = ("80", "87")  # 164 KiB
 
 
 @frozen(kw_only=True)
-class KernelConfig:
+class KernelConfig(TileClasses):
     """What is fixed when a CUDA kernel is compiled.
 
     Attributes:
@@ -46,7 +45,7 @@ class KernelConfig:
     """
 
     dtype: str = field(validator=in_(("float16", "bfloat16")))
-    kv_dtype: str = field(validator=in_(("float16", "bfloat16", *_NARROW)))
+    kv_dtype: str = field(validator=in_(("float16", "bfloat16", *NARROW)))
     out_dtype: str = field(validator=in_(("float16", "bfloat16", "float32")))
     head_dim: int = field()
     head_dim_v: int = field()
@@ -56,7 +55,7 @@ class KernelConfig:
 
     @kv_dtype.validator
     def _same_width(self, _attribute, value):
-        if value not in _NARROW and value != self.dtype:
+        if value not in NARROW and value != self.dtype:
             raise UnsupportedError(
                 f"kv_dtype {value} beside dtype {self.dtype}: CUDA kernels take a cache of q's dtype or of fp8"
             )
@@ -91,11 +90,6 @@ class KernelConfig:
                 f"tiles of {self.tile_classes} at head_dim {self.head_dim} need {self.shared_bytes} bytes of shared "
                 f"memory; a block of {self.arch} has {self.shared_limit}: take a smaller t_kv or t_q"
             )
-
-    @property
-    def tile_classes(self) -> tuple[Tile, Tile]:
-        """Tile classes 0 (short) and 1 (tall; the short one again where there is none)."""
-        return self.short, self.tall or self.short
 
     @property
     def rows_a_warp(self) -> int:
@@ -150,23 +144,12 @@ def _row_bytes(head_dim: int) -> int:
 
 def source(composition_source: str, config: KernelConfig) -> str:
     """The text to compile: `composition_source` (it defines `attnloom::generated::Variant`), then the kernel."""
-    short, tall = config.tile_classes
-    info = (
-        f"attnloom CUDA kernel: q {config.dtype}, kv {config.kv_dtype}, out {config.out_dtype}, "
-        f"head_dim {config.head_dim}, head_dim_v {config.head_dim_v}, "
-        f"tiles {short.t_q}x{short.t_kv} and {tall.t_q}x{tall.t_kv}, {config.arch}"
+    return kernel_text(
+        composition_source,
+        config,
+        kind="CUDA",
+        header="attnloom/cuda/kernel.cuh",
+        macro="ATTNLOOM_CUDA_KERNEL",
+        info=f", {config.arch}",
+        constants=f"  static constexpr int warps = {WARPS}, stages = {config.stages}, blocks = {config.blocks};\n",
     )
-    return f"""{composition_source}
-#include <attnloom/cuda/kernel.cuh>
-
-namespace attnloom::generated {{
-struct Config {{
-  static constexpr DType q = {_CODES[config.dtype]}, kv = {_CODES[config.kv_dtype]}, out = {_CODES[config.out_dtype]};
-  static constexpr int head_dim = {config.head_dim}, head_dim_v = {config.head_dim_v};
-  static constexpr int t_q[2] = {{{short.t_q}, {tall.t_q}}}, t_kv[2] = {{{short.t_kv}, {tall.t_kv}}};
-  static constexpr int warps = {WARPS}, stages = {config.stages}, blocks = {config.blocks};
-}};
-}}  // namespace attnloom::generated
-
-ATTNLOOM_CUDA_KERNEL(attnloom::generated::Config, attnloom::generated::Variant, "{info}")
-"""

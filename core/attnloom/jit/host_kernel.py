@@ -6,6 +6,7 @@ from attrs import field, frozen
 from attrs.validators import in_
 
 from attnloom.errors import UnsupportedError
+from attnloom.jit.kernel_text import NARROW, TileClasses, kernel_text
 from attnloom.tile import Tile
 
 MAX_HEAD_DIM = 1024
@@ -14,18 +15,11 @@ MAX_HEAD_DIM = 1024
 MAX_TILE = 1024
 """The largest t_q and t_kv."""
 
-_CODES = {
-    "float32": "kF32",
-    "float16": "kF16",
-    "bfloat16": "kBF16",
-    "float8_e4m3fn": "kE4M3",
-    "float8_e5m2": "kE5M2",
-}
 _Q_DTYPES = ("float32", "float16", "bfloat16")
 
 
 @frozen(kw_only=True)
-class KernelConfig:
+class KernelConfig(TileClasses):
     """What is fixed when a host kernel is compiled.
 
     Attributes:
@@ -39,7 +33,7 @@ class KernelConfig:
     """
 
     dtype: str = field(validator=in_(_Q_DTYPES))
-    kv_dtype: str = field(validator=in_(tuple(_CODES)))
+    kv_dtype: str = field(validator=in_((*_Q_DTYPES, *NARROW)))
     out_dtype: str = field(validator=in_(_Q_DTYPES))
     head_dim: int = field()
     head_dim_v: int = field()
@@ -62,30 +56,9 @@ class KernelConfig:
         if max(tile.t_q, tile.t_kv) > MAX_TILE:
             raise UnsupportedError(f"{tile} is too large: t_q and t_kv of host kernels are at most {MAX_TILE}")
 
-    @property
-    def tile_classes(self) -> tuple[Tile, Tile]:
-        """Tile classes 0 (short) and 1 (tall; the short one again where there is none)."""
-        return self.short, self.tall or self.short
-
 
 def source(composition_source: str, config: KernelConfig) -> str:
     """The text to compile: `composition_source` (it defines `attnloom::generated::Variant`), then the kernel."""
-    short, tall = config.tile_classes
-    info = (
-        f"attnloom host kernel: q {config.dtype}, kv {config.kv_dtype}, out {config.out_dtype}, "
-        f"head_dim {config.head_dim}, head_dim_v {config.head_dim_v}, "
-        f"tiles {short.t_q}x{short.t_kv} and {tall.t_q}x{tall.t_kv}"
+    return kernel_text(
+        composition_source, config, kind="host", header="attnloom/host/kernel.h", macro="ATTNLOOM_HOST_KERNEL"
     )
-    return f"""{composition_source}
-#include <attnloom/host/kernel.h>
-
-namespace attnloom::generated {{
-struct Config {{
-  static constexpr DType q = {_CODES[config.dtype]}, kv = {_CODES[config.kv_dtype]}, out = {_CODES[config.out_dtype]};
-  static constexpr int head_dim = {config.head_dim}, head_dim_v = {config.head_dim_v};
-  static constexpr int t_q[2] = {{{short.t_q}, {tall.t_q}}}, t_kv[2] = {{{short.t_kv}, {tall.t_kv}}};
-}};
-}}  // namespace attnloom::generated
-
-ATTNLOOM_HOST_KERNEL(attnloom::generated::Config, attnloom::generated::Variant, "{info}")
-"""
