@@ -30,6 +30,12 @@ def lengths(text: str, option: str) -> list[int]:
     return found
 
 
+def index_of_options(storage_format: str, qo_lens: str, kv_lens: str, page_size: int, shared_prefix: int) -> Any:
+    """`made_up_index` of the options as they were given. Raises as it does, and `typer.BadParameter`."""
+    qo, kv = lengths(qo_lens, "--qo-lens"), lengths(kv_lens, "--kv-lens")
+    return made_up_index(storage_format, qo, kv, page_size, shared_prefix)
+
+
 def made_up_index(name: str, qo_lens: list[int], kv_lens: list[int], page_size: int, shared: int) -> Any:
     """The index of such a batch in the storage format `name`.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from attnloom.cli.plot_batch import Format, KvLens, Output, PageSize, QoLens, Shared, lengths, made_up_index
+from attnloom.cli.plot_batch import Format, KvLens, Output, PageSize, QoLens, Shared, index_of_options
 
 
 def register(group: typer.Typer) -> None:
@@ -24,7 +24,5 @@ def index(
     from attnloom.plots import save
     from attnloom.plots.index import plot_index
 
-    made = made_up_index(
-        storage_format, lengths(qo_lens, "--qo-lens"), lengths(kv_lens, "--kv-lens"), page_size, shared_prefix
-    )
+    made = index_of_options(storage_format, qo_lens, kv_lens, page_size, shared_prefix)
     typer.echo(save(plot_index(made, title=f"{storage_format} index"), output))

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from attnloom.cli.plot_batch import Format, KvLens, Output, PageSize, QoLens, Shared, lengths, made_up_index
+from attnloom.cli.plot_batch import Format, KvLens, Output, PageSize, QoLens, Shared, index_of_options
 
 
 def register(group: typer.Typer) -> None:
@@ -41,9 +41,7 @@ def plan(
         head_dim=head_dim,
         dtype=dtype,
     )
-    made = made_up_index(
-        storage_format, lengths(qo_lens, "--qo-lens"), lengths(kv_lens, "--kv-lens"), page_size, shared_prefix
-    )
+    made = index_of_options(storage_format, qo_lens, kv_lens, page_size, shared_prefix)
     attn = attnloom.AttentionWrapper(spec, num_workers=workers)
     attn.plan(made)
     title = (
