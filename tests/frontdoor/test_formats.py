@@ -15,25 +15,9 @@ quick = settings(max_examples=20, deadline=None, suppress_health_check=list(Heal
 shared_prefixes = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 5), st.integers(0, 45)), min_size=1, max_size=6)
 
 
-def radix_index(rng, requests, page_size, roots=(4, 2, 0)):
-    """`requests` are (which prefix, query tokens, own keys); prefixes are `roots` full pages, prefix 1 continues 0."""
-    counts = [-(-own // page_size) for _, _, own in requests]
-    pages = rng.permutation(sum(roots) + sum(counts)).tolist()
-    prefixes = [[pages.pop() for _ in range(size)] for size in roots]
-    prefixes[1] = prefixes[0] + prefixes[1]
-    tables = [
-        prefixes[root] + [pages.pop() for _ in range(count)] for (root, *_), count in zip(requests, counts, strict=True)
-    ]
-    kv_lens = [len(prefixes[root]) * page_size + own for root, _, own in requests]
-    index = attnloom.storage_format("radix_tree").build_index(
-        [qo for _, qo, _ in requests], kv_lens, page_size, block_tables=tables
-    )
-    return index, sum(roots) + sum(counts)
-
-
 @quick
 @given(shared_prefixes, st.sampled_from([1, 3, 16]), st.sampled_from([1, 3, 8]))
-def test_shared_prefixes(bench, requests, page_size, workers):
+def test_shared_prefixes(bench, radix_index, requests, page_size, workers):
     rng = np.random.default_rng(len(requests))
     for made in (bench.windowed(30), bench.spec()):
         wrapper = bench.wrapper(made, num_workers=workers)
@@ -45,7 +29,7 @@ def test_shared_prefixes(bench, requests, page_size, workers):
             bench.check(wrapper, index.single, data, scale=2)
 
 
-def test_sharing_pays_where_it_should(bench, rng):
+def test_sharing_pays_where_it_should(bench, radix_index, rng):
     wrapper = bench.wrapper(bench.spec(tile="auto", heads=(8, 2), head_dim=64), num_workers=2)
     index, pages = radix_index(rng, [(0, 1, 20)] * 16, 16, roots=(64, 0, 0))
     data = bench.tensors(rng, wrapper.spec, index, pages)
@@ -56,7 +40,7 @@ def test_sharing_pays_where_it_should(bench, rng):
     assert small.single is None or wrapper._plan.index is small.single
 
 
-def test_a_composed_plan_that_fails_leaves_the_old_one(bench, rng):
+def test_a_composed_plan_that_fails_leaves_the_old_one(bench, radix_index, rng):
     wrapper = AttentionWrapper(bench.spec(), num_workers=3)
     index, pages = radix_index(rng, [(0, 1, 20)] * 8, 16, roots=(20, 0, 0))
     data = bench.tensors(rng, wrapper.spec, index, pages)
@@ -75,7 +59,7 @@ def test_a_composed_plan_that_fails_leaves_the_old_one(bench, rng):
     assert all(map(torch.equal, bench.run(wrapper, data), expected))
 
 
-def test_batch_invariant_plans_are_single(bench, rng):
+def test_batch_invariant_plans_are_single(bench, radix_index, rng):
     wrapper = bench.wrapper(bench.spec(batch_invariant=True), num_workers=2)
     index, pages = radix_index(rng, [(0, 1, 20)] * 16, 16, roots=(64, 0, 0))
     bench.check(wrapper, index, bench.tensors(rng, wrapper.spec, index, pages))

@@ -9,22 +9,6 @@ import pytest
 import torch
 
 
-def shared_prefixes(rng, roots, requests, page_size=16):
-    """An index of `(which prefix, query tokens, own keys)`; prefixes are `roots` full pages, prefix 1 continues 0."""
-    counts = [-(-own // page_size) for _, _, own in requests]
-    pages = rng.permutation(sum(roots) + sum(counts)).tolist()
-    prefixes = [[pages.pop() for _ in range(size)] for size in roots]
-    prefixes[1] = prefixes[0] + prefixes[1]
-    tables = [
-        prefixes[root] + [pages.pop() for _ in range(count)] for (root, *_), count in zip(requests, counts, strict=True)
-    ]
-    kv_lens = [len(prefixes[root]) * page_size + own for root, _, own in requests]
-    index = attnloom.storage_format("radix_tree").build_index(
-        [qo for _, qo, _ in requests], kv_lens, page_size, block_tables=tables
-    )
-    return index, sum(roots) + sum(counts)
-
-
 @pytest.mark.parametrize("name", ["causal", "window", "sigmoid"])
 @pytest.mark.parametrize(
     "requests",
@@ -34,10 +18,10 @@ def shared_prefixes(rng, roots, requests, page_size=16):
         [(1, 1, 20)] * 12 + [(0, 2, 30)] * 6,
     ],
 )
-def test_shared_prefixes(bench, rng, name, requests):
+def test_shared_prefixes(bench, radix_index, rng, name, requests):
     spec = bench.spec(name)
     wrapper = bench.wrapper(spec)
-    index, pages = shared_prefixes(rng, (40, 6, 0), requests)
+    index, pages = radix_index(rng, requests, roots=(40, 6, 0))
     assert len(index.levels) > 1
     data = bench.tensors(rng, spec, index, pages)
     scale = {"window": 2.0, "sigmoid": 40.0}.get(name, 1.0)
