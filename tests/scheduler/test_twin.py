@@ -3,8 +3,8 @@
 from attnloom_scheduler import twin
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from plan_batches import inputs, plain
-from random_batches import cases, plain_batches
+from plan_batches import Batch, inputs, plain
+from random_batches import Case, cases, plain_batches
 
 relaxed = settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
 
@@ -53,3 +53,11 @@ def test_both_partitioners_are_reached(planner):
     few = inputs(plain([1] * 4, [700, 600, 500, 400]), classes=(short,), num_workers=2, num_kv_heads=1)
     assert planner.plan(few).partitioner == "longest_first"
     assert planner.plan(inputs(plain([1] * 17, [4096] * 17))).partitioner == "contiguous_cut"
+
+
+def test_a_row_of_no_keys_among_the_keys_of_another_level(planner):
+    nothing_shared = Batch([1, 1], [[([0], 1, 0), ([1], 40, 0)], [([0, 1], 0, 0)]])
+    costs = {"t_q": 1, "t_kv": 1, "alpha": 1, "beta": 0, "row_beta": 1}
+    settings = {"num_workers": 2, "num_kv_heads": 1, "group": 1, "merge_base": 0, "gamma": 0}
+    plan = agree(planner, Case(nothing_shared, settings, (costs,), None)).decode()
+    assert any(len(merge.parts) > 2 for merge in plan.merges)

@@ -150,10 +150,11 @@ class MergeLists {
     for (const Tile& tile : job_.tiles) {
       const LevelView& level = index_.levels[tile.level];
       const int64_t first_key = level.kv_start[tile.row] + tile.kv_begin(tile.first);
+      const int64_t last_begin = level.kv_start[tile.row] + tile.kv_begin(std::max(tile.first, tile.last - 1));
       for (int32_t i = 0; i < tile.q_tokens; ++i) {
         int32_t& seen = s_.seen_up_to[token_at(level, tile, i)];
         if (first_key < seen) return false;
-        seen = static_cast<int32_t>(first_key);
+        seen = static_cast<int32_t>(last_begin);  // a row of no keys may stand anywhere among another level's
       }
     }
     return true;
