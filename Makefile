@@ -9,6 +9,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
+EXTRAS = all,testing,dev,hf,plot
 
 # What a user has configured must not change what is tested.
 unexport ATTNLOOM_PLUGINS ATTNLOOM_DISABLE_PLUGINS ATTNLOOM_STRICT ATTNLOOM_RESOLVED_CONFIG
@@ -20,11 +21,13 @@ help:
 	@sed -n 's/^# \{0,1\}//p' Makefile
 
 setup:
-	@"$(PYTHON)" scripts/setup_env.py --venv "$(VENV)" --extras all,testing,dev,hf,plot
+	@"$(PYTHON)" scripts/setup_env.py --venv "$(VENV)" --extras $(EXTRAS)
 
 lint: setup
 	@"$(BIN)/python" -m ruff check .
 
+# nvcc from pip (350 MB) compiles the device kernels where there is no toolkit, and is itself tested.
+test: EXTRAS := $(EXTRAS),cuda
 test: setup lint
 	ATTNLOOM_CACHE_DIR="$(VENV)/test-cache" "$(BIN)/python" -m pytest $(PYTEST)
 
@@ -32,7 +35,7 @@ demo: setup
 	"$(BIN)/attnloom" generate --check --file demo/prompts.txt --max-new-tokens 24 $(DEMO)
 
 dev:
-	@"$(PYTHON)" scripts/setup_env.py --venv "$(VENV)" --extras all,testing,dev,hf,plot --editable
+	@"$(PYTHON)" scripts/setup_env.py --venv "$(VENV)" --extras $(EXTRAS) --editable
 
 clean:
 	rm -rf "$(VENV)" .pytest_cache .ruff_cache .hypothesis
