@@ -18,7 +18,7 @@ export ATTNLOOM_CONFIG =
 .PHONY: help setup lint test demo dev clean
 
 help:
-	@sed -n 's/^# \{0,1\}//p' Makefile
+	@sed -n '/^#/!q; s/^# \{0,1\}//p' Makefile
 
 setup:
 	@"$(PYTHON)" scripts/setup_env.py --venv "$(VENV)" --extras $(EXTRAS)
