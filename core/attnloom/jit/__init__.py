@@ -6,7 +6,7 @@ scheduler at a time, which is what a first use wants.
 
 from __future__ import annotations
 
-import importlib
+from attnloom.lazy import exports
 
 _HOMES = {
     "Artifact": "unit",
@@ -32,15 +32,4 @@ _HOMES = {
 
 __all__ = sorted(_HOMES)
 
-
-def __getattr__(name: str):
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"{__name__}.{home}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = exports(globals(), _HOMES)

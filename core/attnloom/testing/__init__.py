@@ -12,7 +12,7 @@ is marked `gpu` and skipped where there is none.
 
 from __future__ import annotations
 
-import importlib
+from attnloom.lazy import exports
 
 _HOMES = {
     "HooksSuite": "hooks_suite",
@@ -26,15 +26,4 @@ _HOMES = {
 
 __all__ = sorted(_HOMES)
 
-
-def __getattr__(name: str):
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"{__name__}.{home}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = exports(globals(), _HOMES)
