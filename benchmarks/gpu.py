@@ -108,6 +108,12 @@ def error_of(batch: Batch, out) -> float:
 
 def replay_time(run, repeats: int) -> float:
     """Median microseconds of a graph replay with a cold second-level cache."""
+    replay = replay_of(run)
+    return statistics.median(replay() for _ in range(repeats))
+
+
+def replay_of(run):
+    """A function that replays a graph of `run`, the second-level cache flushed before, and returns its microseconds."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -118,16 +124,17 @@ def replay_time(run, repeats: int) -> float:
     with torch.cuda.graph(graph):
         run()
     flush = torch.empty(256 << 20, dtype=torch.uint8, device="cuda")
-    times = []
-    for _ in range(repeats):
+
+    def replay() -> float:
         flush.zero_()
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         begin.record()
         graph.replay()
         end.record()
         torch.cuda.synchronize()
-        times.append(begin.elapsed_time(end) * 1e3)
-    return statistics.median(times)
+        return begin.elapsed_time(end) * 1e3
+
+    return replay
 
 
 def host_time(call, repeats: int = 60) -> float:

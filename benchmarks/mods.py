@@ -1,9 +1,10 @@
 """Variants written in Python beside the hand-written plugins: lowering, and the speed of the kernels.
 
-    python benchmarks/mods.py [--json] [--threads 1] [--rounds 15]
+    python benchmarks/mods.py [--json] [--device cuda] [--threads 1] [--rounds 15]
 
-The two sides of a row take turns. Times are of the CPU, so that a loaded machine disturbs less; the ratio is that of
-the fastest rounds, above 1 where the Python is faster.
+The two sides of a row take turns. On the host times are of the CPU, so that a loaded machine disturbs less; on a GPU
+they are those of graph replays with the second-level cache flushed. The ratio is that of the fastest rounds, above 1
+where the Python is faster.
 """
 
 from __future__ import annotations
@@ -11,27 +12,47 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import sys
 import time
+from functools import partial
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
 
 import attnloom
 import torch
 from attnloom import AttentionSpec, AttentionWrapper, Param, Variant
 from attnloom.mods import gallery
 from attnloom.mods.functor import lower_variant
+from attrs import frozen
+from gpu import replay_of
 
-HEADS, KV_HEADS, DIM = 16, 16, 64
-PREFILL = ([512] * 4, [512] * 4)
-DECODE = ([1] * 16, [2048] * 16)
+
+@frozen
+class Sizes:
+    """What the two sides compute on one device: heads, and `(qo_lens, kv_lens)` of each phase."""
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    prefill: tuple[list[int], list[int]]
+    decode: tuple[list[int], list[int]]
+
+
+SIZES = {
+    "cpu": Sizes(16, 16, 64, ([512] * 4, [512] * 4), ([1] * 16, [2048] * 16)),
+    "cuda": Sizes(32, 8, 128, ([4096] * 4, [4096] * 4), ([1] * 64, [4096] * 64)),
+}
 
 
 def window_mod(b, h, q_idx, kv_idx, *, window):
     return (kv_idx <= q_idx) & (q_idx - kv_idx <= window)
 
 
-def pairs():
+def pairs(heads, device, fast_math):
     """`{name: (plugins' variants and params, the same from Python)}`."""
-    slopes = torch.tensor([2.0 ** (-8 * (h + 1) / HEADS) for h in range(HEADS)])
-    mods = Variant.from_mods
+    slopes = torch.tensor([2.0 ** (-8 * (h + 1) / heads) for h in range(heads)], device=device)
+    mods = partial(Variant.from_mods, fast_math=fast_math)
     cap = mods("capped", score_mod=lambda s, b, h, q, kv, *, cap: cap * torch.tanh(s / cap), params=[Param("cap")])
     window = mods("near", mask_mod=window_mod, params=[Param("window", int)])
     causal = mods("past", mask_mod=gallery.causal())
@@ -49,39 +70,56 @@ def pairs():
     }
 
 
-def wrapper_of(variants, params, lengths, dtype, threads):
-    spec = AttentionSpec(variants, HEADS, KV_HEADS, DIM, dtype=dtype, params=params)
-    wrapper = AttentionWrapper(spec, num_threads=threads)
+def wrapper_of(variants, params, lengths, sizes, options):
+    spec = AttentionSpec(variants, sizes.heads, sizes.kv_heads, sizes.head_dim, dtype=options.dtype, params=params)
+    threads = options.threads if options.device == "cpu" else None
+    wrapper = AttentionWrapper(spec, options.device, num_threads=threads)
     wrapper.plan(attnloom.storage_format("dense").build_index(*lengths))
     return wrapper
 
 
-def race(name, sides, lengths, dtype, threads, rounds):
+def race(name, sides, lengths, sizes, options):
     generator = torch.Generator().manual_seed(0)
-    q = torch.randn(sum(lengths[0]), HEADS, DIM, generator=generator).to(getattr(torch, dtype))
-    kv = tuple(
-        torch.randn(1, sum(lengths[1]), KV_HEADS, DIM, generator=generator).to(q.dtype) for _ in range(2)
-    )
-    wrappers = [wrapper_of(variants, params, lengths, dtype, threads) for variants, params in sides]
+
+    def random(*shape):
+        return torch.randn(*shape, generator=generator).to(options.device, getattr(torch, options.dtype))
+
+    q = random(sum(lengths[0]), sizes.heads, sizes.head_dim)
+    kv = tuple(random(1, sum(lengths[1]), sizes.kv_heads, sizes.head_dim) for _ in range(2))
+    wrappers = [wrapper_of(variants, params, lengths, sizes, options) for variants, params in sides]
     difference = (wrappers[0].run(q, kv).float() - wrappers[1].run(q, kv).float()).abs().max().item()
+    clocks = [clock_of(wrapper, q, kv) for wrapper in wrappers]
     times = [[], []]
-    for turn in range(rounds):
+    for turn in range(options.rounds):
         for side in (0, 1) if turn % 2 else (1, 0):
-            begin = time.process_time()
-            wrappers[side].run(q, kv)
-            times[side].append(time.process_time() - begin)
+            times[side].append(clocks[side]())
     written, lowered = (min(side) for side in times)
     return {
-        "case": name, "dtype": dtype, "plugin_ms": written * 1e3, "python_ms": lowered * 1e3,
+        "case": name, "dtype": options.dtype, "plugin_ms": written, "python_ms": lowered,
         "ratio": written / lowered, "median_ratio": statistics.median(times[0]) / statistics.median(times[1]),
         "difference": difference,
     }  # fmt: skip
 
 
-def lowering():
+def clock_of(wrapper, q, kv):
+    """A function that runs the wrapper once and returns the milliseconds that took."""
+    out = torch.empty_like(q)
+    if q.is_cuda:
+        run = replay_of(lambda: wrapper.run(q, kv, out=out))
+        return lambda: run() / 1e3
+
+    def time_on_host():
+        begin = time.process_time()
+        wrapper.run(q, kv, out=out)
+        return (time.process_time() - begin) * 1e3
+
+    return time_on_host
+
+
+def lowering(sides):
     """CPU milliseconds of lowering each gallery entry of the races, the median of ten."""
     rows = {}
-    for name, (_, (variants, _)) in pairs().items():
+    for name, (_, (variants, _)) in sides.items():
         variant = next(v for v in variants if isinstance(v, Variant))
         lower_variant(variant)
         times = []
@@ -96,17 +134,22 @@ def lowering():
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--device", choices=tuple(SIZES), default="cpu")
+    parser.add_argument("--threads", type=int, default=1, help="on the host")
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--dtype", help="float32 on the host, bfloat16 on a GPU")
+    parser.add_argument("--fast-math", action="store_true", help="of the Python mods")
     options = parser.parse_args()
+    options.dtype = options.dtype or ("float32" if options.device == "cpu" else "bfloat16")
     torch.set_num_threads(options.threads)
+    sizes = SIZES[options.device]
+    sides = pairs(sizes.heads, options.device, options.fast_math)
     rows = [
-        race(f"{name} {phase}", sides, lengths, options.dtype, options.threads, options.rounds)
-        for name, sides in pairs().items()
-        for phase, lengths in (("prefill", PREFILL), ("decode", DECODE))
+        race(f"{name} {phase}", pair, lengths, sizes, options)
+        for name, pair in sides.items()
+        for phase, lengths in (("prefill", sizes.prefill), ("decode", sizes.decode))
     ]
-    found = {"lowering_ms": lowering(), "races": rows}
+    found = {"lowering_ms": lowering(sides), "races": rows}
     if options.json:
         print(json.dumps(found, indent=2))
         return
