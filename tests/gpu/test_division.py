@@ -1,0 +1,51 @@
+"""Division in lowered mods is correctly rounded on the device too, where the compiler may approximate a quotient."""
+
+import ctypes
+import shutil
+import subprocess
+
+import pytest
+import torch
+from attnloom.jit.launcher import CORE_INCLUDE
+
+SOURCE = """
+#include <attnloom/mods.h>
+__global__ void quotients(const float* a, const float* b, float* out, int n) {
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) out[i] = attnloom::mods::div(a[i], b[i]);
+}
+extern "C" int divide(const float* a, const float* b, float* out, int n) {
+  quotients<<<(n + 255) / 256, 256>>>(a, b, out, n);
+  return cudaDeviceSynchronize();
+}
+"""
+
+
+def test_quotients_are_those_of_torch(tmp_path):
+    nvcc = shutil.which("nvcc") or pytest.skip("needs nvcc")
+    (tmp_path / "division.cu").write_text(SOURCE)
+    arch = "sm_" + "".join(map(str, torch.cuda.get_device_capability()))
+    command = [
+        nvcc,
+        "-std=c++20",
+        "-prec-div=false",
+        f"-arch={arch}",
+        "-shared",
+        "-Xcompiler=-fPIC",
+        f"-I{CORE_INCLUDE}",
+    ]
+    subprocess.run([*command, "division.cu", "-o", "division.so"], cwd=tmp_path, check=True)
+    library = ctypes.CDLL(str(tmp_path / "division.so"))
+    generator = torch.Generator(device="cuda").manual_seed(0)
+    bits = torch.randint(-(1 << 31), 1 << 31, (2, 1 << 24), device="cuda", generator=generator, dtype=torch.int64)
+    bits[1, ::8] |= 0x7FFFFF
+    bits[0, ::16] &= 0x7F800000
+    a, b = bits.to(torch.int32).view(torch.float32)
+    out = torch.empty_like(a)
+    pointers = [ctypes.c_void_p(tensor.data_ptr()) for tensor in (a, b, out)]
+    torch.cuda.synchronize()
+    assert library.divide(*pointers, a.numel()) == 0
+    want = a / b
+    least = torch.finfo(torch.float32).tiny
+    same = (out == want) | (out.isnan() & want.isnan()) | ((want.abs() < least) & ((out - want).abs() <= 2.0**-149))
+    assert same.all(), (a[~same][:5], b[~same][:5], out[~same][:5], want[~same][:5])
