@@ -96,13 +96,18 @@ class MergeLists {
     for (size_t begin = 0, end = 0; begin < partials.size(); begin = end) {
       const Piece& first = partition_.pieces[partials[begin]];
       while (end < partials.size() && same_run(first, partition_.pieces[partials[end]])) ++end;
-      const int32_t token = job_.tiles[first.tile].q_begin;
-      for (int32_t row = 0; row < first.heads * group_; ++row) {
+      const int32_t parts = static_cast<int32_t>(end - begin), rows = first.heads * static_cast<int32_t>(group_);
+      const int32_t token = job_.tiles[first.tile].q_begin, head = first.head0 * static_cast<int32_t>(group_);
+      for (int32_t row = 0; row < rows; ++row) {
         *merge_token++ = token;
-        *merge_head++ = static_cast<int32_t>(first.head0 * group_) + row;
-        for (size_t i = begin; i < end; ++i) merge_part[place++] = partition_.pieces[partials[i]].part_row + row;
-        *++merge_indptr = place;
+        *merge_head++ = head + row;
+        *++merge_indptr = place + (row + 1) * parts;
       }
+      for (int32_t i = 0; i < parts; ++i) {
+        const int32_t part_row = partition_.pieces[partials[begin + i]].part_row;
+        for (int32_t row = 0; row < rows; ++row) merge_part[place + row * parts + i] = part_row + row;
+      }
+      place += rows * parts;
     }
   }
 
@@ -217,50 +222,71 @@ class MergeLists {
   bool in_order_ = false;
 };
 
-void write_item(const Job& job, const Piece& piece, Item& item) {
-  const Tile& tile = job.tiles[piece.tile];
-  const LevelView& level = job.input->index->levels[tile.level];
-  item.page_begin = level.page_begin[tile.row];
-  item.q_begin = tile.q_begin;
-  item.q_tokens = tile.q_tokens;
-  item.request = tile.request;
-  item.kv_begin = static_cast<int32_t>(tile.kv_begin(piece.first));
-  item.kv_end = std::max(item.kv_begin, static_cast<int32_t>(tile.kv_end(piece.last)));
-  item.kv_start = level.kv_start[tile.row];
-  item.kv_offset = level.kv_offset[tile.row];
-  item.level_row = tile.row;
-  item.row_tokens_before = tile.row_tokens_before;
-  item.row_kv_len = level.kv_len[tile.row];
-  item.part_row = piece.part_row;
-  item.merge_id = piece.merge_id;
-  item.head0 = static_cast<uint16_t>(piece.head0);
-  item.heads = static_cast<uint16_t>(piece.heads);
-  item.level = static_cast<uint8_t>(tile.level);
-  item.tile_class = tile.tile_class;
-  const bool whole_row = item.kv_begin == 0 && item.kv_end == item.row_kv_len;
-  item.flags = static_cast<uint16_t>((piece.part_row < 0 ? 0 : kItemPartial) | (whole_row ? kItemWholeRow : 0));
-}
+// Writes items; pieces of one tile often follow each other, so that what they share is looked up once.
+class ItemWriter {
+ public:
+  explicit ItemWriter(const Job& job) : job_(job) {}
+
+  void write(const Piece& piece, Item& item) {
+    const Tile& tile = job_.tiles[piece.tile];
+    if (piece.tile != tile_) look_up(piece.tile, tile);
+    item = shared_;
+    item.kv_begin = static_cast<int32_t>(tile.kv_begin(piece.first));
+    item.kv_end = std::max(item.kv_begin, static_cast<int32_t>(tile.kv_end(piece.last)));
+    item.part_row = piece.part_row;
+    item.merge_id = piece.merge_id;
+    item.head0 = static_cast<uint16_t>(piece.head0);
+    item.heads = static_cast<uint16_t>(piece.heads);
+    const bool whole_row = item.kv_begin == 0 && item.kv_end == item.row_kv_len;
+    item.flags = static_cast<uint16_t>((piece.part_row < 0 ? 0 : kItemPartial) | (whole_row ? kItemWholeRow : 0));
+  }
+
+ private:
+  void look_up(int32_t index, const Tile& tile) {
+    const LevelView& level = job_.input->index->levels[tile.level];
+    tile_ = index;
+    shared_.page_begin = level.page_begin[tile.row];
+    shared_.q_begin = tile.q_begin;
+    shared_.q_tokens = tile.q_tokens;
+    shared_.request = tile.request;
+    shared_.kv_start = level.kv_start[tile.row];
+    shared_.kv_offset = level.kv_offset[tile.row];
+    shared_.level_row = tile.row;
+    shared_.row_tokens_before = tile.row_tokens_before;
+    shared_.row_kv_len = level.kv_len[tile.row];
+    shared_.level = static_cast<uint8_t>(tile.level);
+    shared_.tile_class = tile.tile_class;
+  }
+
+  const Job& job_;
+  int32_t tile_ = -1;
+  Item shared_{};
+};
 
 void write_queues(const Job& job, const Partition& partition, EmitScratch& scratch, Item* first_items,
                   int32_t* next_indptr, Item* items) {
   const int32_t workers = job.input->num_workers;
-  scratch.next_item.resize(workers);
   next_indptr[0] = 0;
   for (int32_t w = 0; w < workers; ++w) {
-    next_indptr[w + 1] = next_indptr[w] + std::max(partition.queue_length[w] - 1, 0);
-    scratch.next_item[w] = first_items + w;
-    if (partition.queue_length[w] == 0) first_items[w] = Item{};
+    const int32_t length = partition.queue_length[w];
+    next_indptr[w + 1] = next_indptr[w] + (length > 1 ? length - 1 : 0);
+    if (length == 0) first_items[w] = Item{};
   }
-  const auto place = [&](const Piece& piece) {
-    const int32_t w = piece.worker;
-    Item*& next = scratch.next_item[w];
-    write_item(job, piece, *next);
-    next = next == first_items + w ? items + next_indptr[w] : next + 1;
-  };
-  if (partition.queue_order.empty()) {
-    for (const Piece& piece : partition.pieces) place(piece);
-  } else {
-    for (const int32_t p : partition.queue_order) place(partition.pieces[p]);
+  ItemWriter writer(job);
+  if (partition.queue_order.empty()) {  // worker by worker
+    int32_t worker = -1;
+    for (const Piece& piece : partition.pieces) {
+      writer.write(piece, piece.worker == worker ? *items++ : first_items[piece.worker]);
+      worker = piece.worker;
+    }
+    return;
+  }
+  scratch.next_item.assign(workers, nullptr);
+  for (const int32_t p : partition.queue_order) {
+    const Piece& piece = partition.pieces[p];
+    Item*& next = scratch.next_item[piece.worker];
+    writer.write(piece, next == nullptr ? first_items[piece.worker] : *next);
+    next = next == nullptr ? items + next_indptr[piece.worker] : next + 1;
   }
 }
 

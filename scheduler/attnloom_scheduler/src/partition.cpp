@@ -13,24 +13,16 @@ int64_t merge_cost(const PlanInput& input, int64_t part_rows) {
   return part_rows ? input.merge_base + ceil_div(input.gamma * part_rows, input.num_workers) : 0;
 }
 
-// Adds a piece, field by field where it will lie; a partial one gets the next rows of the workspace.
-void add_piece(const Job& job, Partition& out, int32_t tile, int32_t head0, int32_t heads, int32_t first, int32_t last,
-               int32_t worker) {
-  Piece& piece = out.pieces.emplace_back();
-  piece.tile = tile;
-  piece.head0 = head0;
-  piece.heads = heads;
-  piece.first = first;
-  piece.last = last;
-  piece.worker = worker;
-  piece.part_row = -1;
-  piece.merge_id = -1;
-  const Tile& t = job.tiles[tile];
+// Adds a piece; one that is not all of its rows gets the next rows of the workspace.
+inline void add_piece(const Job& job, const Tile& t, Partition& out, int32_t tile, int32_t head0, int32_t heads,
+                      int32_t first, int32_t last, int32_t worker) {
+  int32_t part_row = -1;
   if (t.partial || first != t.first || last != t.last) {
-    piece.part_row = static_cast<int32_t>(out.part_rows);
-    out.partials.push_back(static_cast<int32_t>(out.pieces.size() - 1));
+    part_row = static_cast<int32_t>(out.part_rows);
+    out.partials.push_back(static_cast<int32_t>(out.pieces.size()));
     out.part_rows += heads * job.rows(t);
   }
+  out.pieces.push_back({tile, head0, heads, first, last, worker, part_row, -1});
 }
 
 void restart(Partition& out, int32_t workers) {
@@ -55,10 +47,22 @@ class ContiguousCut {
     restart(out_, input_.num_workers);
     budget_ = share();
     for (int32_t i = 0; i < static_cast<int32_t>(job_.tiles.size()); ++i) deal(i);
+    close_queue();
     out_.makespan = out_.busiest + merge_cost(input_, out_.part_rows);
   }
 
  private:
+  // The tile that is being dealt, and what its keys cost.
+  struct Dealt {
+    const Tile& tile;
+    int64_t alpha;
+    int64_t key;
+    int64_t step;   // of a key tile
+    int64_t least;  // key tiles of a piece
+
+    int64_t cost(int64_t from, int64_t to) const { return alpha + key * tile.keys_of(from, to); }
+  };
+
   bool last_worker() const { return worker_ == input_.num_workers - 1; }
 
   int64_t share() const {
@@ -66,33 +70,42 @@ class ContiguousCut {
     return ceil_div(left_ + cut_cost_ * (workers - 1), workers);
   }
 
+  void close_queue() {
+    out_.queue_length[worker_] = pieces_;
+    out_.total += load_;
+    out_.busiest = std::max(out_.busiest, load_);
+  }
+
   void next_worker() {
+    close_queue();
     ++worker_;
-    load_ = 0;
+    load_ = pieces_ = 0;
     budget_ = share();
   }
 
   void deal(int32_t index) {
     const Tile& tile = job_.tiles[index];
-    const int64_t alpha = input_.classes[tile.tile_class].alpha;
+    const TileClass& c = input_.classes[tile.tile_class];
+    const int64_t key = job_.key_cost(tile);
+    const Dealt dealt{tile, c.alpha, key, key * tile.t_kv, job_.min_tiles[tile.tile_class]};
     int32_t head = 0;
     int32_t at = tile.first;
     while (head < input_.num_kv_heads) {
       const int32_t heads = at == tile.first ? whole_heads(tile, input_.num_kv_heads - head) : 0;
       if (heads > 0) {
-        take(index, head, heads, tile.first, tile.last, heads * tile.unit);
+        take(tile, index, head, heads, tile.first, tile.last, heads * tile.unit);
         left_ -= heads * tile.unit;
         head += heads;
         continue;
       }
-      const int32_t to = cut_of(tile, at);
+      const int32_t to = cut_of(dealt, at);
       if (to < 0) {
         next_worker();
         continue;
       }
-      const int64_t cost = job_.cost(tile, at, to);
-      take(index, head, 1, at, to, cost);
-      left_ -= to < tile.last ? cost - alpha : cost;
+      const int64_t cost = dealt.cost(at, to);
+      take(tile, index, head, 1, at, to, cost);
+      left_ -= to < tile.last ? cost - dealt.alpha : cost;
       at = to;
       if (at < tile.last) {
         next_worker();
@@ -110,29 +123,26 @@ class ContiguousCut {
 
   // Where the worker's part of one head ends: the key tile nearest to its budget that leaves no sliver on either side;
   // -1: it takes none.
-  int32_t cut_of(const Tile& tile, int32_t at) const {
-    const TileClass& c = input_.classes[tile.tile_class];
-    const int64_t least = job_.min_tiles[tile.tile_class];
+  int32_t cut_of(const Dealt& dealt, int32_t at) const {
+    const Tile& tile = dealt.tile;
+    const int64_t least = dealt.least;
     const int64_t tiles = tile.last - at;
-    const int64_t rest = job_.cost(tile, at, tile.last);
+    const int64_t rest = dealt.cost(at, tile.last);
     const bool idle = load_ == 0;
     if (last_worker() || rest <= budget_) return tile.last;
     if (tile.whole || tiles < 2 * least) return idle || 2 * budget_ >= rest ? tile.last : -1;
-    const int64_t step = job_.key_cost(tile) * tile.t_kv;
-    const int64_t wanted = budget_ <= c.alpha ? 0 : (budget_ - c.alpha + step / 2) / step;
+    const int64_t wanted = budget_ <= dealt.alpha ? 0 : (budget_ - dealt.alpha + dealt.step / 2) / dealt.step;
     if (wanted < least) return idle || 2 * wanted >= least ? static_cast<int32_t>(at + least) : -1;
     const int64_t most = tiles - least;
     if (wanted <= most) return static_cast<int32_t>(at + wanted);
     return 2 * (wanted - most) >= least ? tile.last : static_cast<int32_t>(at + most);
   }
 
-  void take(int32_t tile, int32_t head0, int32_t heads, int32_t first, int32_t last, int64_t cost) {
-    add_piece(job_, out_, tile, head0, heads, first, last, worker_);
-    out_.total += cost;
-    ++out_.queue_length[worker_];
+  void take(const Tile& tile, int32_t index, int32_t head0, int32_t heads, int32_t first, int32_t last, int64_t cost) {
+    add_piece(job_, tile, out_, index, head0, heads, first, last, worker_);
+    ++pieces_;
     load_ += cost;
     budget_ -= cost;
-    out_.busiest = std::max(out_.busiest, load_);
   }
 
   const Job& job_;
@@ -143,6 +153,7 @@ class ContiguousCut {
   int64_t budget_ = 0;
   int64_t load_ = 0;
   int32_t worker_ = 0;
+  int32_t pieces_ = 0;  // of the worker
 };
 
 // Algorithm 1 of the FlashInfer paper (arXiv 2501.01005): keys are chunked at the mean load, and the longest piece goes
@@ -241,7 +252,8 @@ class LongestFirst {
       for (int64_t begin = 0; begin < input_.num_kv_heads; begin += group_heads_) {
         for_head_pieces(begin, group_end(begin), [&](int32_t head, int32_t heads) {
           for (int32_t chunk = 0; chunk < chunks->chunks; ++chunk) {
-            add_piece(job_, out_, chunks->tile, head, heads, chunks[chunk].first, chunks[chunk].last, -1);
+            add_piece(job_, job_.tiles[chunks->tile], out_, chunks->tile, head, heads, chunks[chunk].first,
+                      chunks[chunk].last, -1);
           }
         });
       }
