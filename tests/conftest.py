@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+
 import attnloom
 import pytest
+
+os.environ["ATTNLOOM_TILE_TABLE"] = ""  # what the user has measured must not decide what is tested
 
 
 @pytest.fixture(scope="session")

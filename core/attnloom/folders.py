@@ -6,11 +6,15 @@ import os
 import sys
 from pathlib import Path
 
-_XDG = {"config": ("XDG_CONFIG_HOME", ".config"), "cache": ("XDG_CACHE_HOME", ".cache")}
+_XDG = {
+    "config": ("XDG_CONFIG_HOME", ".config"),
+    "cache": ("XDG_CACHE_HOME", ".cache"),
+    "data": ("XDG_DATA_HOME", ".local/share"),
+}
 
 
 def user_folder(kind: str) -> Path:
-    """The user's `"config"` or `"cache"` folder for attnloom."""
+    """The user's `"config"`, `"cache"` or `"data"` folder for attnloom."""
     if sys.platform == "linux":
         variable, default = _XDG[kind]
         chosen = os.environ.get(variable, "")

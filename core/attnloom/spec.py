@@ -13,7 +13,7 @@ from attrs import field, frozen
 
 from attnloom.dtypes import dtype_name
 from attnloom.errors import CompositionError, ParamError, UnsupportedError
-from attnloom.tile import Tile
+from attnloom.tile import Tile, TileChoice
 from attnloom.variant import Variant, normalize_name
 
 _FLOAT32_MAX = (2 - 2**-23) * 2.0**127
@@ -54,12 +54,12 @@ def _params(value) -> Mapping[str, Any]:
     return types.MappingProxyType({normalize_name(key): item for key, item in value.items()})
 
 
-def _tile(value) -> str | Tile:
-    if isinstance(value, Tile):
+def _tile(value) -> str | Tile | TileChoice:
+    if isinstance(value, (Tile, TileChoice)):
         return value
     if isinstance(value, str):
         return normalize_name(value)
-    raise UnsupportedError(f"tile must be 'auto', the name of a tile heuristic or a Tile, got {value!r}")
+    raise UnsupportedError(f"tile must be 'auto', the name of a tile heuristic, a Tile or a TileChoice, got {value!r}")
 
 
 def _follows(other: str, convert=lambda value: value):
@@ -92,7 +92,7 @@ class AttentionSpec:
         sm_scale: factor of `q . k` (none: `1 / sqrt(head_dim)`).
         params: values of the variants' parameters, keyed `"variant.parameter"`, read-only; `evolve` makes a spec with
             others, and a run or plan may give others.
-        tile: `"auto"`, the name of a tile heuristic, or a `Tile`.
+        tile: `"auto"`, the name of a tile heuristic, a `Tile`, or a `TileChoice` of two.
         batch_invariant: split at fixed positions, so that a request's bits do not depend on its batch mates.
         debug: build with sanitizers and bounds-checked parameter tensors.
         plugins: a `PluginSet` (none: the process-wide one).
@@ -111,7 +111,7 @@ class AttentionSpec:
     out_dtype: str = field(default=None, converter=_follows("dtype", dtype_name))
     sm_scale: float = field(default=None, converter=attrs.Converter(_scale, takes_self=True))
     params: Mapping[str, Any] = field(factory=dict, converter=_params)
-    tile: str | Tile = field(default="auto", converter=_tile)
+    tile: str | Tile | TileChoice = field(default="auto", converter=_tile)
     batch_invariant: bool = field(default=False, converter=bool)
     debug: bool = field(default=False, converter=bool)
     plugins: Any = None

@@ -14,7 +14,7 @@ class HostTarget:
     Attributes:
         name: what kernels' names begin with, and the row of the cost table.
         family: what a tile heuristic is asked for; `families` all that a given tile may be of.
-        device: what a tile heuristic is told of where the kernel runs.
+        device: what a tile heuristic is told of where the kernel runs; `device_name` its model, empty where unknown.
         source_name: the file of a kernel's text.
     """
 
@@ -23,6 +23,13 @@ class HostTarget:
     families = ("host",)
     device = "cpu"
     source_name = "kernel.cpp"
+
+    @property
+    def device_name(self) -> str:
+        """The CPU's model, as Linux tells it."""
+        from attnloom.jit.toolchain import cpu_info
+
+        return cpu_info().get("model name", "")
 
     def config(self, spec, tiles):
         """What is fixed when a kernel of `spec` is compiled. Raises `UnsupportedError` for what no host kernel does."""
@@ -60,10 +67,12 @@ class CudaTarget:
 
     Attributes:
         arch: such as `"sm_90a"`.
+        device_name: such as `"NVIDIA H200"`; empty where none is at hand.
         Others as `HostTarget`.
     """
 
     arch: str = field()
+    device_name: str = field(default="")
 
     name = "cuda"
     family = "mma"
@@ -137,7 +146,7 @@ def target_of(device):
         raise UnsupportedError(f"device {str(device)!r}: this torch is built for ROCm; use device='cpu'")
     from attnloom.jit.nvcc import arch_of
 
-    return CudaTarget(arch_of(*torch.cuda.get_device_capability(device)))
+    return CudaTarget(arch_of(*torch.cuda.get_device_capability(device)), torch.cuda.get_device_name(device))
 
 
 def _why_no_cuda(torch) -> str:

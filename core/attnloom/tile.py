@@ -54,6 +54,7 @@ class TileProblem:
     functors: frozenset[str]
     max_qo_len: int | None = None
     max_kv_len: int | None = None
+    device_name: str = ""
 
     @property
     def group(self) -> int:

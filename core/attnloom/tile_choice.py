@@ -1,10 +1,14 @@
-"""Which tiles a kernel gets: the spec's, those of a tile heuristic, or the core's where that one does not deliver."""
+"""Which tiles a kernel gets: the spec's, those of a tile heuristic, or the core's where that one does not deliver.
+
+The core's are those that were measured for the problem, or what its rule says.
+"""
 
 from __future__ import annotations
 
 from attrs import evolve
 
-from attnloom.errors import PluginError, UnsupportedError
+from attnloom import tile_table
+from attnloom.errors import ConfigError, PluginError, UnsupportedError
 from attnloom.plugins.discovery import describe
 from attnloom.spec import AttentionSpec
 from attnloom.tile import Tile, TileChoice, TileHeuristic, TileProblem
@@ -20,9 +24,29 @@ def choose_tiles(spec: AttentionSpec, target, functors, plugins, max_qo_len=None
         UnsupportedError: tiles given by the spec that no kernel of the target has; or no rule knows the target.
         PluginError: a failing heuristic of a plugin that the configuration names, or any under `strict`.
     """
-    if isinstance(spec.tile, Tile):
+    if not isinstance(spec.tile, str):
         return _given(spec, target)
-    problem = TileProblem(
+    problem = problem_of(spec, target, functors, max_qo_len, max_kv_len)
+    from attnloom.builtin import AUTO
+
+    heuristic = plugins.tile_heuristic(spec.tile)
+    trail: list[str] = []
+    if heuristic is not AUTO:
+        choice, trail = _ask_plugin(heuristic, problem, spec, target, plugins)
+        if choice is not None:
+            return choice
+    choice, reason = _measured(problem, spec, target, plugins)
+    if choice is None:
+        choice, trail = AUTO.ask(problem), [*trail, *reason]
+    if choice is None:
+        raise UnsupportedError(f"no tile heuristic chooses tiles of the {target.family} family: give tile=Tile(...)")
+    _check_rows(choice, spec)
+    return evolve(choice, by=AUTO.name, why=(*trail, *choice.why))
+
+
+def problem_of(spec: AttentionSpec, target, functors, max_qo_len=None, max_kv_len=None) -> TileProblem:
+    """What a tile heuristic is told of `spec` on `target`."""
+    return TileProblem(
         family=target.family,
         device=target.device,
         dtype=spec.dtype,
@@ -34,30 +58,31 @@ def choose_tiles(spec: AttentionSpec, target, functors, plugins, max_qo_len=None
         functors=frozenset(functors),
         max_qo_len=max_qo_len,
         max_kv_len=max_kv_len,
+        device_name=target.device_name,
     )
-    from attnloom.builtin import AUTO
 
-    heuristic = plugins.tile_heuristic(spec.tile)
-    if heuristic is AUTO:
-        choice = AUTO.ask(problem)
-        trail: list[str] = []
-    else:
-        choice, trail = _ask_plugin(heuristic, problem, spec, target, plugins)
+
+def _measured(problem: TileProblem, spec: AttentionSpec, target, plugins) -> tuple[TileChoice | None, list[str]]:
+    """What the tile table holds for the problem, none if nothing that can be used; and what is to be said of that."""
+    try:
+        choice = tile_table.choose(problem)
         if choice is not None:
-            return choice
-        choice = AUTO.ask(problem)
-    if choice is None:
-        raise UnsupportedError(f"no tile heuristic chooses tiles of the {target.family} family: give tile=Tile(...)")
-    _check_rows(choice, spec)
-    return evolve(choice, by=AUTO.name, why=(*trail, *choice.why))
+            _check(choice, spec, target)
+        return choice, []
+    except (ConfigError, UnsupportedError, ValueError) as error:
+        told = f"the tile table is ignored: {error}"
+    plugins.warn_once(told)
+    return None, [told]
 
 
 def _given(spec: AttentionSpec, target) -> TileChoice:
-    if spec.tile.family not in target.families:
-        raise UnsupportedError(
-            f"tile family {spec.tile.family!r} does not run on {target}; its family is {target.family!r}"
-        )
-    choice = TileChoice(short=spec.tile, why=["given by the spec"])
+    given = spec.tile if isinstance(spec.tile, TileChoice) else TileChoice(short=spec.tile)
+    for tile in filter(None, (given.short, given.tall)):
+        if tile.family not in target.families:
+            raise UnsupportedError(
+                f"tile family {tile.family!r} does not run on {target}; its family is {target.family!r}"
+            )
+    choice = evolve(given, why=["given by the spec"], by="")
     _check_rows(choice, spec)
     return choice
 

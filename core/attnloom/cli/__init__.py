@@ -16,6 +16,7 @@ MODULES = {
     "generate": "attnloom.cli.generate",
     "explain": "attnloom.cli.explain",
     "compile": "attnloom.cli.compile",
+    "tune": "attnloom.cli.tune",
     "plot": "attnloom.cli.plot",
 }
 """Subcommands with `register(app)`, which adds them to a `typer.Typer`."""

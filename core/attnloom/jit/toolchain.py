@@ -192,15 +192,24 @@ def hash_program(digest, program: str, part: int = 1 << 20) -> None:
 @functools.cache
 def cpu_flags() -> frozenset[str]:
     """The features that Linux reports of the first CPU."""
+    info = cpu_info()
+    return frozenset((info.get("flags") or info.get("Features") or "").split())
+
+
+@functools.cache
+def cpu_info() -> dict[str, str]:
+    """What Linux reports of the first CPU, by name."""
+    info: dict[str, str] = {}
     try:
         with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
             for line in file:
-                name, _, value = line.partition(":")
-                if name.strip() in ("flags", "Features"):
-                    return frozenset(value.split())
+                name, colon, value = line.partition(":")
+                if not colon:
+                    break
+                info[name.strip()] = value.strip()
     except OSError:
         pass
-    return frozenset()
+    return info
 
 
 def pick_isa(asked: str | None, machine: str, flags: frozenset[str]) -> str:

@@ -1,0 +1,138 @@
+"""Tiles that were measured: the table that `attnloom tune` writes and the core's choice of tiles reads.
+
+`ATTNLOOM_TILE_TABLE` names the file (empty: none is read); else it is `tiles.json` in the user's data folder. An entry
+holds for one problem on one device and one version of attnloom. A table changes the time that a computation takes,
+never what it computes.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from attrs import asdict, field, frozen
+
+from attnloom import __version__
+from attnloom.errors import AttnloomError, ConfigError
+from attnloom.folders import user_folder
+from attnloom.tile import Tile, TileChoice, TileProblem
+
+VARIABLE = "ATTNLOOM_TILE_TABLE"
+FORMAT = 1
+
+
+def _tile(value) -> Tile | None:
+    return Tile(**value) if isinstance(value, Mapping) else value
+
+
+@frozen(kw_only=True)
+class Entry:
+    """What was measured for one problem.
+
+    Attributes:
+        problem: what the tiles are for, as `problem_key` tells it.
+        short, tall: the fastest tile classes.
+        microseconds: of each batch, with these tiles; `rule` with those of the core's rule.
+        date: when, `YYYY-MM-DD`.
+        version: of the attnloom that measured.
+    """
+
+    problem: dict[str, Any] = field(converter=dict)
+    short: Tile = field(converter=_tile)
+    tall: Tile | None = field(converter=_tile)
+    microseconds: dict[str, float] = field(converter=dict)
+    rule: dict[str, float] = field(converter=dict)
+    date: str = field()
+    version: str = field(default=__version__)
+
+
+def problem_key(problem: TileProblem) -> dict[str, Any]:
+    """What of a problem decides which tiles are fastest, as JSON holds it."""
+    names = ("family", "device", "device_name", "dtype", "kv_dtype", "head_dim", "head_dim_v", "group")
+    return {**{name: getattr(problem, name) for name in names}, "functors": sorted(problem.functors)}
+
+
+def table_path() -> Path | None:
+    """The file of the table, which need not be there; none where the environment says so."""
+    given = os.environ.get(VARIABLE)
+    if given is None:
+        return user_folder("data") / "tiles.json"
+    return Path(given).expanduser() if given.strip() else None
+
+
+def choose(problem: TileProblem) -> TileChoice | None:
+    """The tiles that were measured for `problem`; none where it was not.
+
+    Raises:
+        ConfigError: a file that cannot be read, or an entry of another version of attnloom.
+    """
+    path = table_path()
+    entry = None if path is None else _find(path, problem)
+    if entry is None:
+        return None
+    if entry.version != __version__:
+        raise ConfigError(
+            f"{path} was measured with attnloom {entry.version}, this is {__version__}: run `attnloom tune` again"
+        )
+    fits = problem.max_qo_len is not None and problem.max_qo_len * problem.group <= entry.short.t_q
+    where = entry.problem.get("device_name") or problem.device
+    return TileChoice(
+        short=entry.short,
+        tall=None if fits else entry.tall,
+        why=[
+            f"measured on {where} on {entry.date}, in {path}: {_listed(entry.microseconds)}",
+            f"the tiles of the core's rule took {_listed(entry.rule)}",
+        ],
+    )
+
+
+def read(path: Path) -> list[Entry]:
+    """The entries of a table. Raises `ConfigError` for a file that is none, and `OSError`."""
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        if data["format"] != FORMAT:
+            raise ConfigError(f"{path} has format {data['format']}, this attnloom reads {FORMAT}")
+        return [Entry(**entry) for entry in data["entries"]]
+    except (ValueError, TypeError, KeyError, AttnloomError) as error:
+        raise ConfigError(f"{path} is no tile table ({error}): remove it, or set {VARIABLE}") from error
+
+
+def add(path: Path, entry: Entry) -> None:
+    """Put `entry` into the table at `path`, in the place of an older one of its problem. Raises as `read`."""
+    kept = [other for other in read(path) if other.problem != entry.problem] if path.exists() else []
+    data = {"format": FORMAT, "entries": [asdict(one) for one in (*kept, entry)]}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_name(f"{path.name}.{os.getpid()}")
+    fresh.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+    fresh.replace(path)
+
+
+def _find(path: Path, problem: TileProblem) -> Entry | None:
+    try:
+        found = path.stat()
+    except OSError as error:
+        if VARIABLE in os.environ:
+            raise ConfigError(f"{VARIABLE} names {path}, which cannot be read: {error.strerror}") from error
+        return None
+    wanted = problem_key(problem)
+    if not wanted["device_name"]:  # no device is at hand: any that shares the architecture will do
+        del wanted["device_name"]
+    entries = _read_once(path, found.st_mtime_ns, found.st_size)
+    matching = [entry for entry in entries if wanted.items() <= entry.problem.items()]
+    return matching[-1] if matching else None
+
+
+@functools.lru_cache(maxsize=4)
+def _read_once(path: Path, _changed: int, _size: int) -> list[Entry]:
+    try:
+        return read(path)
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def _listed(microseconds: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {value:.1f} us" for name, value in microseconds.items())

@@ -1,0 +1,198 @@
+"""Tiles that are measured: what `attnloom tune` keeps, and what a table, right or not, does to a kernel."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+
+import attnloom
+import pytest
+import torch
+from attnloom import tile_table, tuning
+from attnloom.cli import main
+from attnloom.errors import ConfigError, UnsupportedError
+from attnloom.kernel import describe
+from attnloom.targets import HOST, CudaTarget
+from attnloom.tile import Tile, TileChoice
+from attnloom.tile_table import Entry, problem_key
+from attnloom.tuning import Candidate, fastest, tile_choices
+
+RULE = {"decode 2x64": 20.0}
+DIMS = {"num_qo_heads": 4, "num_kv_heads": 2, "head_dim": 32}
+
+
+@pytest.fixture
+def table(tmp_path, monkeypatch):
+    path = tmp_path / "folder" / "tiles.json"
+    monkeypatch.setenv(tile_table.VARIABLE, str(path))
+    return path
+
+
+def spec_of(**fields):
+    return attnloom.AttentionSpec(["causal"], **{**DIMS, "dtype": "float32", **fields})
+
+
+def problem_of(spec, target=HOST):
+    from attnloom.tile_choice import problem_of
+
+    return problem_of(spec, target, ["kv_range"])
+
+
+def entry(spec, target=HOST, short=(16, 32, "host"), tall=(32, 32, "host"), **changes):
+    fields = {
+        "problem": problem_key(problem_of(spec, target)),
+        "short": Tile(*short),
+        "tall": Tile(*tall),
+        "microseconds": {"decode 2x64": 12.5},
+        "rule": RULE,
+        "date": "2026-11-30",
+        **changes,
+    }
+    return Entry(**fields)
+
+
+def tiles_of(spec, target=HOST, **limits):
+    return describe(spec, target, **limits)[1]
+
+
+def test_a_table_is_measured_and_read(table, monkeypatch, capsys):
+    monkeypatch.setattr(tuning, "_HOST_ROWS", (32,))
+    monkeypatch.setattr(tuning, "_HOST_KEYS", (32, 64))
+    options = [f"--{name.replace('_', '-')}={value}" for name, value in DIMS.items()]
+    batches = ["--decode", "2x64", "--decode=1x20", "--prefill", "2x30"]
+    asked = ["tune", *options, "--dtype=float32", "--device=cpu", "--repeats=3", *batches]
+    assert main([*asked, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["table"] == str(table)
+    candidates = found["candidates"]
+    assert [one["tiles"] for one in candidates] == ["host 16x128 + 64x128", "host 16x32 + 32x32", "host 16x64 + 32x64"]
+    assert all(list(one["microseconds"]) == ["decode 2x64", "decode 1x20", "prefill 2x30"] for one in candidates)
+    (best,) = [one for one in candidates if one["fastest"]]
+    assert found["entry"]["microseconds"] == best["microseconds"] and not any(one["fault"] for one in candidates)
+    (kept,) = tile_table.read(table)
+    chosen = tiles_of(spec_of())
+    assert (chosen.short, chosen.tall, chosen.by) == (kept.short, kept.tall, "auto")
+    assert f"measured on {HOST.device_name or 'cpu'} on {kept.date}, in {table}: decode 2x64 " in chosen.why[0]
+    assert main(asked) == 0
+    told = capsys.readouterr()
+    assert "(rule)" in told.out and f"kept in {table}" in told.out and "compiling 3 kernels" in told.err
+    assert len(tile_table.read(table)) == 1
+
+
+def test_what_is_explained(table):
+    tile_table.add(table, entry(spec_of()))
+    text = str(attnloom.explain(spec_of(), compile=False))
+    assert f"on 2026-11-30, in {table}: decode 2x64 12.5 us" in text
+    assert "the tiles of the core's rule took decode 2x64 20.0 us" in text
+
+
+def test_an_entry_is_of_one_problem(table):
+    spec = spec_of()
+    tile_table.add(table, entry(spec))
+    assert tiles_of(spec).short == Tile(16, 32)
+    assert tiles_of(spec_of(num_qo_heads=8, num_kv_heads=4)).short == Tile(16, 32), "the group counts, not the heads"
+    for other in (spec_of(head_dim=64), spec_of(num_qo_heads=8), spec_of(kv_dtype="bfloat16")):
+        assert tiles_of(other).short == Tile(16, 128)
+    tile_table.add(table, entry(spec, tall=(64, 32, "host")))
+    tile_table.add(table, entry(spec_of(head_dim=64)))
+    assert tiles_of(spec).tall == Tile(64, 32) and len(tile_table.read(table)) == 2
+    assert tiles_of(spec, max_qo_len=3).tall is None
+
+
+def test_a_table_of_a_gpu_needs_none(table):
+    spec, here = spec_of(dtype="bfloat16", head_dim=64), CudaTarget("sm_90a", "NVIDIA H200")
+    tile_table.add(table, entry(spec, here, (16, 32, "mma"), (64, 32, "mma")))
+    assert tiles_of(spec, here).tall == tiles_of(spec, CudaTarget("sm_90a")).tall == Tile(64, 32, "mma")
+    rule = tiles_of(spec, CudaTarget("sm_80")).tall
+    assert tiles_of(spec, CudaTarget("sm_90a", "NVIDIA H100")).tall != Tile(64, 32, "mma") != rule
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("{", "is no tile table"),
+        ("[1]", "is no tile table"),
+        ('{"format": 9, "entries": []}', "has format 9, this attnloom reads 1"),
+        ('{"format": 1, "entries": [{"problem": {}}]}', "is no tile table"),
+        (None, "which cannot be read: No such file"),
+    ],
+)
+def test_a_broken_table_is_warned_of_once(table, caplog, text, reason):
+    if text is not None:
+        table.parent.mkdir()
+        table.write_text(text)
+    spec = spec_of(plugins=attnloom.plugins.PluginSet(attnloom.plugins.Config()))
+    with caplog.at_level(logging.WARNING):
+        choices = [tiles_of(spec) for _ in range(2)]
+    assert all(choice.short == Tile(16, 128) for choice in choices)
+    assert "the tile table is ignored" in choices[0].why[0] and reason in choices[0].why[0]
+    assert len([record for record in caplog.records if reason in record.getMessage()]) == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"version": "0.0.9"}, "was measured with attnloom 0.0.9"),
+        ({"short": (16, 32, "mma")}, "it chose a tile of family 'mma'"),
+        ({"tall": (4096, 32, "host")}, "is too large"),
+        ({"short": (1, 32, "host"), "tall": (1, 32, "host")}, "the largest tile has t_q 1"),
+    ],
+)
+def test_an_entry_that_no_kernel_can_use(table, changes, reason):
+    tile_table.add(table, entry(spec_of(), **changes))
+    choice = tiles_of(spec_of())
+    assert choice.short == Tile(16, 128) and reason in choice.why[0]
+
+
+def test_where_the_table_is(monkeypatch, tmp_path):
+    monkeypatch.setenv(tile_table.VARIABLE, " ")
+    assert tile_table.table_path() is None
+    assert main(["tune", "--device=cpu"]) == 1
+    monkeypatch.delenv(tile_table.VARIABLE)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    assert tile_table.table_path() == tmp_path / "attnloom" / "tiles.json"
+    assert tile_table.choose(problem_of(spec_of())) is None
+    with pytest.raises(ConfigError, match="is no tile table"):
+        os.makedirs(tmp_path / "attnloom")
+        tile_table.table_path().write_text("no")
+        tile_table.add(tile_table.table_path(), entry(spec_of()))
+
+
+def test_tiles_change_no_result(table, monkeypatch):
+    rng = torch.Generator().manual_seed(3)
+    q, k, v = (torch.randn(2, 40, heads, 32, generator=rng) for heads in (4, 2, 2))
+    monkeypatch.setenv(tile_table.VARIABLE, "")
+    expected = attnloom.attention(q, k, v)
+    given = TileChoice(short=Tile(16, 32), tall=Tile(32, 32))
+    torch.testing.assert_close(attnloom.attention(q, k, v, tile=given), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_candidates_are_what_kernels_have():
+    spec = spec_of(dtype="bfloat16", head_dim=128, num_qo_heads=16)
+    for target in (HOST, CudaTarget("sm_80"), CudaTarget("sm_89"), CudaTarget("sm_90a")):
+        found = list(tile_choices(spec, target, problem_of(spec, target)))
+        rule = tiles_of(spec, target)
+        assert (found[0].short, found[0].tall) == (rule.short, rule.tall)
+        assert len(found) > 5 and len(found) == len(set(found))
+        for choice in found:
+            target.config(spec, choice)
+    with pytest.raises((UnsupportedError, ValueError)):
+        target.config(spec, TileChoice(short=Tile(16, 32, "mma"), tall=Tile(512, 32, "mma")))
+
+
+def test_only_what_is_clearly_faster_is_chosen():
+    def candidate(us, fault=""):
+        return Candidate(TileChoice(short=Tile(16, 16)), {"decode 1x9": us, "prefill 1x9": us / 2}, fault)
+
+    rule, near, fast, wrong = candidate(10.0), candidate(9.95), candidate(8.0), candidate(1.0, "another result")
+    assert fastest([rule, near]) is rule
+    assert fastest([rule, wrong, fast, near]) is fast
+    with pytest.raises(UnsupportedError, match="cannot be measured: another result"):
+        fastest([wrong, fast])
+
+
+@pytest.mark.parametrize("text", ["16", "x9", "3x", "0x5", "ax3", "2x-1"])
+def test_batches_that_are_none(table, text, capsys):
+    assert main(["tune", "--decode", text, "--device=cpu"]) == 2
+    assert "write --decode REQUESTSxKEYS" in capsys.readouterr().err
