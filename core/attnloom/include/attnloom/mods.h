@@ -161,33 +161,29 @@ namespace detail {
 // correctly rounded 1 / m and q near a / m, fma(fma(-m, q, a), y, q) is a / m correctly rounded (Markstein, IBM Journal of
 // Research and Development 34, 1990).
 struct Divisor {
-  float m, y, power, more_power;  // power * more_power = 2^-e
+  float m, y, power;  // power = 2^-e
 
   explicit ATTNLOOM_FN Divisor(float b) {
-    const bool subnormal = ::fabsf(b) < 0x1p-126f && b != 0.0f;
-    const uint32_t bits = __builtin_bit_cast(uint32_t, subnormal ? b * 0x1p24f : b);
+    const uint32_t bits = __builtin_bit_cast(uint32_t, b);
     const uint32_t exponent = bits >> 23 & 255u, mantissa = bits & 0x7fffffu;
-    const bool special = exponent == 0u || exponent == 255u;
+    const bool special = b == 0.0f || exponent == 255u;
     m = __builtin_bit_cast(float, (bits & 0x80000000u) | 0x3f800000u | (special ? 0u : mantissa));
+    power = __builtin_bit_cast(float, exponent == 254u ? 0x400000u : (254u - exponent) << 23);
+    if (exponent == 0u && !special) m = b * 0x1p127f, power = 0x1p127f;
+    if (b == 0.0f) power = inf;
+    if (exponent == 255u) power = mantissa == 0u ? 0.0f : nan;
     y = 1.0f / m;
     y = ::fmaf(y, ::fmaf(-m, y, 1.0f), y);
-    if (mantissa == 0x7fffffu && !special) y = ::copysignf(0x1.000002p-1f, m);  // where the refinement rounds down
-    const bool large = exponent > 190u;
-    power = __builtin_bit_cast(float, (254u + (large ? 63u : 0u) - exponent) << 23);
-    more_power = large ? 0x1p-63f : subnormal ? 0x1p24f : 1.0f;
-    if (exponent == 0u) power = inf;
-    if (exponent == 255u) power = mantissa == 0u ? 0.0f : nan;
+    if (mantissa == 0x7fffffu && exponent != 0u) y = ::copysignf(0x1.000002p-1f, m);  // where the refinement rounds down
   }
 
-  // Correctly rounded; where that is subnormal, within one of the least subnormals.
+  // Correctly rounded; as if `a` were off by two of the least subnormals where |a| < 2^-100, and NaN for infinity where
+  // b is subnormal and |a| > 2^104.
   ATTNLOOM_FN float divides(float a) const {
-    const bool small = ::fabsf(a) < 0x1p-70f;  // whose rest might not be a float
-    const float x = small ? a * 0x1p64f : a;
-    const float q = x * y;
-    const float rest = ::fmaf(-m, q, x);
+    const float q = a * y;
+    const float rest = ::fmaf(-m, q, a);
     // No rest, and none that is a number, leaves zeros their sign and infinities whole.
-    const float quotient = ::fabsf(rest) > 0.0f ? ::fmaf(rest, y, q) : q;
-    return quotient * power * (small ? more_power * 0x1p-64f : more_power);
+    return (::fabsf(rest) > 0.0f ? ::fmaf(rest, y, q) : q) * power;
   }
 };
 
