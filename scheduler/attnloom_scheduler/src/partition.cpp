@@ -157,7 +157,8 @@ class ContiguousCut {
 };
 
 // Algorithm 1 of the FlashInfer paper (arXiv 2501.01005): keys are chunked at the mean load, and the longest piece goes
-// to the least loaded worker. Heads go in groups whose K and V fit half the cache, one group after the other.
+// to the least loaded worker. Heads go in groups whose K and V fit half the cache, or somewhat more where the groups are
+// equal then, one group after the other: the short pieces of a last group that is small fill no gaps.
 class LongestFirst {
  public:
   LongestFirst(const Job& job, Partitioners& scratch)
@@ -169,7 +170,7 @@ class LongestFirst {
     group_heads_ = heads;
     if (input_.cache_bytes && input_.kv_bytes_per_key && job.row_keys) {
       const bool huge = __builtin_mul_overflow(job.row_keys, input_.kv_bytes_per_key, &bytes);
-      group_heads_ = huge ? 1 : std::clamp<int64_t>(input_.cache_bytes / 2 / bytes, 1, heads);
+      group_heads_ = equal_groups(heads, huge ? 1 : std::clamp<int64_t>(input_.cache_bytes / 2 / bytes, 1, heads));
     }
     const int64_t piece_heads = std::clamp<int64_t>(units / (8 * workers), 1, group_heads_);
     pieces_per_group_ = ceil_div(group_heads_, piece_heads);
@@ -193,6 +194,14 @@ class LongestFirst {
   }
 
  private:
+  // The least divisor of `heads` from `size` on, below its double; `size` if there is none.
+  static int64_t equal_groups(int64_t heads, int64_t size) {
+    for (int64_t n = size; n < 2 * size; ++n) {
+      if (heads % n == 0) return n;
+    }
+    return size;
+  }
+
   int64_t chunks_of(const Tile& tile) const {
     if (!job_.divisible(tile)) return 1;
     const int64_t least = job_.min_tiles[tile.tile_class];

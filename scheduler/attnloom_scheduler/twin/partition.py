@@ -105,8 +105,9 @@ def _cut_of(job: Job, tile: Tile, at: int, budget: int, *, idle: bool) -> int | 
 def longest_first(job: Job, limit: int) -> Partition:
     """Algorithm 1 of the FlashInfer paper: keys chunked at the mean load, the longest piece to the least loaded worker.
 
-    Heads go in groups whose K and V fit half the cache, one group after the other. Its `makespan` is `NEVER` where it
-    cannot end within `limit`, or where that is hardly worth the time to plan it.
+    Heads go in groups whose K and V fit half the cache, or somewhat more where the groups are equal then, one group
+    after the other. Its `makespan` is `NEVER` where it cannot end within `limit`, or where that is hardly worth the
+    time to plan it.
     """
     out, inputs = Partition(), job.inputs
     units = len(job.tiles) * job.heads
@@ -161,7 +162,10 @@ def _group_heads(job: Job) -> int:
         int(n) for level in job.index.levels for n, q in zip(level.kv_len, _counts(level), strict=True) if q > 0
     )
     size = row_keys * job.inputs.kv_bytes_per_key
-    return min(max(job.inputs.cache_bytes // 2 // size, 1), job.heads) if job.inputs.cache_bytes and size else job.heads
+    if not job.inputs.cache_bytes or not size:
+        return job.heads
+    fit = min(max(job.inputs.cache_bytes // 2 // size, 1), job.heads)
+    return next((n for n in range(fit, 2 * fit) if job.heads % n == 0), fit)
 
 
 def _chunk_ends(job: Job, tile: Tile, mean_keys: int) -> list[int]:
