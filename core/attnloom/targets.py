@@ -76,7 +76,6 @@ class CudaTarget:
 
     name = "cuda"
     family = "mma"
-    families = ("mma",)
     source_name = "kernel.cu"
 
     @arch.validator
@@ -84,6 +83,11 @@ class CudaTarget:
         from attnloom.jit.nvcc import check_arch
 
         check_arch(value)
+
+    @property
+    def families(self) -> tuple[str, ...]:
+        """`wgmma` too where the code may use what only Hopper has."""
+        return ("mma", "wgmma") if self.arch == "sm_90a" else ("mma",)
 
     @property
     def device(self) -> str:

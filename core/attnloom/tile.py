@@ -18,7 +18,7 @@ class Tile:
     Attributes:
         t_q: rows of packed queries (query tokens x GQA group) an item holds at most.
         t_kv: keys that are processed at a time; every split point is a multiple of it.
-        family: the kernel family that runs it: `"host"`, or `"mma"` on CUDA devices.
+        family: the kernel family that runs it: `"host"`, or on CUDA devices `"mma"` or, where there is one, `"wgmma"`.
     """
 
     t_q: int = field()
@@ -41,7 +41,13 @@ class Tile:
 
 @frozen(kw_only=True)
 class TileProblem:
-    """What a tile heuristic is told. Never the batch at hand: a choice outlives the batches it serves."""
+    """What a tile heuristic is told. Never the batch at hand: a choice outlives the batches it serves.
+
+    Attributes:
+        family: the kernel family that every tile may be of.
+        families: all that tiles may be of on this device.
+        Others as in the spec.
+    """
 
     family: str
     device: str
@@ -55,6 +61,7 @@ class TileProblem:
     max_qo_len: int | None = None
     max_kv_len: int | None = None
     device_name: str = ""
+    families: Sequence[str] = field(converter=tuple, default=())
 
     @property
     def group(self) -> int:

@@ -7,7 +7,7 @@ from attnloom.jit.cuda_kernel import KernelConfig
 from attnloom.tile import Tile, TileChoice, TileProblem
 
 SHORT_ROWS = (16, 32, 64, 128)
-TALL = ((128, 64), (64, 64), (128, 32), (64, 32), (32, 32))
+TALL = (("wgmma", 128, 64), *(("mma", *size) for size in ((128, 64), (64, 64), (128, 32), (64, 32), (32, 32))))
 """Tall tiles in the order they are tried: more rows load K and V fewer times, more keys cost fewer barriers."""
 
 
@@ -17,25 +17,27 @@ def choose(problem: TileProblem) -> TileChoice:
     most = None if problem.max_qo_len is None else problem.max_qo_len * problem.group
     why = [f"short: {rows} packed rows, the smallest tile that holds a decode step of group {problem.group}"]
     tried: list[str] = []
-    for tall_rows, keys in TALL:
+    for family, tall_rows, keys in TALL:
+        if family != problem.family and family not in problem.families:
+            continue
         if tall_rows < rows:
             continue
-        short, tall = Tile(rows, keys, "mma"), Tile(tall_rows, keys, "mma")
+        short, tall = Tile(rows, keys, family if tall_rows == rows else "mma"), Tile(tall_rows, keys, family)
         alone = tall_rows == rows or (most is not None and most <= rows)
         config, problem_text = _fit(problem, short, None if alone else tall)
         if config is None:
-            tried.append(f"{tall_rows} x {keys} does not fit: {problem_text}")
+            tried.append(f"{family} {tall_rows} x {keys} does not fit: {problem_text}")
             continue
         if alone:
             why.append(f"no tall class: {rows} rows hold all that meet")
         else:
-            why.append(f"tall: {tall_rows} packed rows x {keys} keys, the first that fits of {_listed(TALL)}")
+            why.append(f"tall: {family}, {tall_rows} packed rows x {keys} keys, the first that fits of {_listed(TALL)}")
         why.append(
             f"{problem.device}: {config.shared_bytes} of {config.shared_limit} bytes of shared memory, "
             f"{config.blocks} block(s) a multiprocessor, {config.rows_a_warp} rows in the registers of a warp"
         )
         return TileChoice(short=short, tall=None if alone else tall, why=[*why, *tried])
-    return TileChoice(short=Tile(rows, TALL[-1][1], "mma"), why=[*why, *tried])
+    return TileChoice(short=Tile(rows, TALL[-1][2], "mma"), why=[*why, *tried])
 
 
 def _fit(problem: TileProblem, short: Tile, tall: Tile | None) -> tuple[KernelConfig | None, str]:
@@ -56,4 +58,4 @@ def _fit(problem: TileProblem, short: Tile, tall: Tile | None) -> tuple[KernelCo
 
 
 def _listed(tiles) -> str:
-    return ", ".join(f"{rows} x {keys}" for rows, keys in tiles)
+    return ", ".join(f"{family} {rows} x {keys}" for family, rows, keys in tiles)

@@ -59,6 +59,7 @@ def problem_of(spec: AttentionSpec, target, functors, max_qo_len=None, max_kv_le
         max_qo_len=max_qo_len,
         max_kv_len=max_kv_len,
         device_name=target.device_name,
+        families=target.families,
     )
 
 
@@ -80,7 +81,7 @@ def _given(spec: AttentionSpec, target) -> TileChoice:
     for tile in filter(None, (given.short, given.tall)):
         if tile.family not in target.families:
             raise UnsupportedError(
-                f"tile family {tile.family!r} does not run on {target}; its family is {target.family!r}"
+                f"tile family {tile.family!r} does not run on {target}; there it is {_either(target.families)}"
             )
     choice = evolve(given, why=["given by the spec"], by="")
     _check_rows(choice, spec)
@@ -118,8 +119,9 @@ def _check(choice: TileChoice, spec: AttentionSpec, target) -> None:
         if not isinstance(tile, Tile):
             raise TypeError(f"it returned {tile!r}, which is no Tile")
         if tile.family not in target.families:
-            families = " or ".join(map(repr, target.families))
-            raise UnsupportedError(f"it chose a tile of family {tile.family!r}; on {target} that is {families}")
+            raise UnsupportedError(
+                f"it chose a tile of family {tile.family!r}; on {target} that is {_either(target.families)}"
+            )
     _check_rows(choice, spec)
     target.config(spec, choice)
 
@@ -131,3 +133,7 @@ def _check_rows(choice: TileChoice, spec: AttentionSpec) -> None:
             f"the largest tile has t_q {rows}, but {spec.group} query heads share a kv head: take a t_q of at least "
             f"{spec.group}"
         )
+
+
+def _either(families) -> str:
+    return " or ".join(map(repr, families))

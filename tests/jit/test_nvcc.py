@@ -23,6 +23,13 @@ SHIPPED = {
     "sm_89": attnloom.AttentionSpec(["causal"], head_dim=128, kv_dtype="float8_e4m3fn", **HEADS),
     "sm_80": attnloom.AttentionSpec(["rope", "causal", "soft_cap"], head_dim=64, dtype="float16", **HEADS),
 }
+WGMMA = {
+    "soft_cap": attnloom.AttentionSpec(["causal", "soft_cap"], head_dim=128, **HEADS),
+    "alibi": attnloom.AttentionSpec(["causal", "alibi"], head_dim=128, **HEADS),
+    "rope": attnloom.AttentionSpec(["rope", "sliding_window", "sinks"], head_dim=128, dtype="float16", **HEADS),
+    "e5m2": attnloom.AttentionSpec(["causal"], head_dim=128, kv_dtype="float8_e5m2", **HEADS),
+    **{f"d{dim}": attnloom.AttentionSpec(["causal"], head_dim=dim, **HEADS) for dim in (64, 80, 96, 112)},
+}
 
 
 def has_nvcc():
@@ -52,6 +59,38 @@ def test_no_kernel_spills(reports, arch):
     for kernel in kernels:
         assert kernel["spill_stores"] == kernel["spill_loads"] == 0, kernel
         assert 16 <= kernel["registers"] <= 255, kernel
+
+
+@needs_nvcc
+def test_products_of_a_warpgroup_overlap():
+    target = CudaTarget("sm_90a")
+    described = {name: describe(spec, target) for name, spec in WGMMA.items()}
+    assert all(tiles.tall.family == "wgmma" for _, tiles, _ in described.values())
+    artifacts = jit.build_all([(unit, target.toolchain(False)) for _, _, unit in described.values()])
+    entries = {entry.path: entry for entry in jit.entries()}
+    for name, artifact in zip(described, artifacts, strict=True):
+        for kernel in entries[artifact.path].resources:
+            told = name, kernel
+            assert kernel["spill_stores"] == kernel["spill_loads"] == kernel["serialized"] == 0, told
+            assert kernel["registers"] <= 255, told
+
+
+def test_wgmma_is_of_one_architecture():
+    tile = attnloom.Tile(128, 64, "wgmma")
+    spec = attnloom.AttentionSpec(["causal"], head_dim=128, tile=tile, **HEADS)
+    assert describe(spec, CudaTarget("sm_90a"))[1].short == tile
+    for arch in ("sm_80", "sm_90", "sm_100"):
+        with pytest.raises(UnsupportedError, match=f"tile family 'wgmma' does not run on {arch}; there it is 'mma'"):
+            describe(spec, CudaTarget(arch))
+    for changes, message in (
+        ({"head_dim": 192}, "head_dim up to 128"),
+        ({"tile": attnloom.Tile(64, 64, "wgmma")}, "128 x 64"),
+    ):
+        with pytest.raises(UnsupportedError, match=message):
+            describe(
+                attnloom.AttentionSpec(["causal"], **{"head_dim": 128, "tile": tile, **HEADS, **changes}),
+                CudaTarget("sm_90a"),
+            )
 
 
 @needs_nvcc
@@ -126,7 +165,10 @@ ptxas info    : Function properties for _Z1kv
     24 bytes stack frame, 8 bytes spill stores, 16 bytes spill loads
 ptxas info    : Used 40 registers, used 1 barriers, 2048 bytes smem, 24 bytes cumulative stack size"""
     expected = {"kernel": "_Z1kv", "arch": "sm_80", "registers": 40, "stack": 24}
-    assert read_resources(log) == [{**expected, "spill_stores": 8, "spill_loads": 16, "shared": 2048}]
+    expected |= {"spill_stores": 8, "spill_loads": 16, "shared": 2048, "serialized": False}
+    assert read_resources(log) == [expected]
+    warned = "ptxas info    : (C7515) wgmma.mma_async instructions are serialized due to it in the function '_Z1kv'\n"
+    assert read_resources(warned + log) == [expected | {"serialized": True}]
     assert read_resources("nothing of the kind") == []
 
 

@@ -20,6 +20,11 @@ T_Q = (16, 32, 64, 128)
 T_KV = (32, 64, 128)
 """Keys of a tile."""
 
+WGMMA_T_Q, WGMMA_T_KV = 128, 64
+"""The tile of the family `wgmma`, which takes head dims up to `WGMMA_HEAD_DIM`."""
+
+WGMMA_HEAD_DIM = 128
+
 WARPS = 4
 """Warps of a block."""
 
@@ -74,13 +79,16 @@ class KernelConfig(TileClasses):
     def _is_cuda_tile(self, _attribute, tile):
         if tile is None:
             return
-        if tile.family != "mma":
-            raise UnsupportedError(f"{tile} is of the {tile.family} family; CUDA kernels have tiles of 'mma'")
+        if tile.family not in ("mma", "wgmma"):
+            raise UnsupportedError(f"{tile} is of the {tile.family} family; CUDA kernels have 'mma' and 'wgmma'")
         if tile.t_q not in T_Q or tile.t_kv not in T_KV:
             raise UnsupportedError(f"{tile}: CUDA kernels have t_q of {T_Q} and t_kv of {T_KV}")
 
     def __attrs_post_init__(self):
-        if self.rows_a_warp > 16 and max(self.head_dim, self.head_dim_v) > 192:
+        for tile in self.tile_classes:
+            if tile.family == "wgmma":
+                self._check_wgmma(tile)
+        if self.rows_a_warp > 16 and self._widest > 192:
             raise UnsupportedError(
                 f"a t_q of {max(tile.t_q for tile in self.tile_classes)} at head_dim {self.head_dim}: a warp's "
                 "registers hold 16 rows of that; take a t_q of at most 64"
@@ -104,8 +112,7 @@ class KernelConfig(TileClasses):
     @property
     def blocks(self) -> int:
         """Blocks that a multiprocessor holds at a time."""
-        wide = max(self.head_dim, self.head_dim_v) > 128
-        return 1 if wide or 2 * (self._bytes(2) + _RESERVED) > self._shared_of_processor else 2
+        return 1 if self._widest > 128 or 2 * (self._bytes(2) + _RESERVED) > self._shared_of_processor else 2
 
     @property
     def stages(self) -> int:
@@ -123,27 +130,42 @@ class KernelConfig(TileClasses):
         number = re.sub(r"\D", "", self.arch)
         return 1024 * (100 if number in _SMALL else 164 if number in _MIDDLE else 228)
 
+    def _check_wgmma(self, tile: Tile) -> None:
+        if self.arch.rstrip("a") != "sm_90":
+            raise UnsupportedError(f"{tile} on {self.arch}: the family 'wgmma' runs on sm_90a alone")
+        if (tile.t_q, tile.t_kv) != (WGMMA_T_Q, WGMMA_T_KV) or self._widest > WGMMA_HEAD_DIM:
+            raise UnsupportedError(
+                f"{tile} at head_dim {self.head_dim}: the family 'wgmma' has tiles of {WGMMA_T_Q} x {WGMMA_T_KV}, "
+                f"for a head_dim up to {WGMMA_HEAD_DIM}; take 'mma'"
+            )
+
+    @property
+    def _widest(self) -> int:
+        return max(self.head_dim, self.head_dim_v)
+
     def _splits_keys(self, tile: Tile) -> bool:
-        return tile.t_q == 16 or (tile.t_q == 32 and max(self.head_dim, self.head_dim_v) <= 128)
+        return tile.t_q == 16 or (tile.t_q == 32 and self._widest <= 128)
 
     def _bytes(self, stages: int) -> int:
-        k, v = _row_bytes(self.head_dim), _row_bytes(self.head_dim_v)
-
         def tile_bytes(tile):
+            k, v = (_row_bytes(dim, tile.family) for dim in (self.head_dim, self.head_dim_v))
             keys = WARPS * stages * _SLICE if self._splits_keys(tile) else 2 * tile.t_kv
             return tile.t_q * k + keys * (k + v)
 
         return max(tile_bytes(tile) for tile in self.tile_classes)
 
 
-def _row_bytes(head_dim: int) -> int:
-    """Of a row in shared memory: 16-byte pieces, an odd number of them where they are not swizzled."""
+def _row_bytes(head_dim: int, family: str) -> int:
+    """Of a row in shared memory: 128-byte blocks for `wgmma`, else 16-byte pieces, an odd number unless swizzled."""
+    if family == "wgmma":
+        return 128 * -(-head_dim // 64)
     pieces = head_dim // 8
     return 16 * (pieces if pieces % 8 == 0 else pieces | 1)
 
 
 def source(composition_source: str, config: KernelConfig) -> str:
     """The text to compile: `composition_source` (it defines `attnloom::generated::Variant`), then the kernel."""
+    wgmma = ", ".join(str(tile.family == "wgmma").lower() for tile in config.tile_classes)
     return kernel_text(
         composition_source,
         config,
@@ -151,5 +173,6 @@ def source(composition_source: str, config: KernelConfig) -> str:
         header="attnloom/cuda/kernel.cuh",
         macro="ATTNLOOM_CUDA_KERNEL",
         info=f", {config.arch}",
-        constants=f"  static constexpr int warps = {WARPS}, stages = {config.stages}, blocks = {config.blocks};\n",
+        constants=f"  static constexpr int warps = {WARPS}, stages = {config.stages}, blocks = {config.blocks};\n"
+        f"  static constexpr bool wgmma[2] = {{{wgmma}}};\n",
     )

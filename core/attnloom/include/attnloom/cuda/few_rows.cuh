@@ -52,7 +52,7 @@ struct FewRows {
     place.seek(trail, item, ahead * kSlice + mine);
     place.look_up(trail, ahead * kSlice + mine < item.kv_end);
     unit.describe(Tile::t_q);
-    unit.copy_queries(shared_address(memory), Tile::t_q);
+    unit.template copy_queries<Tile>(shared_address(memory));
     close_group();
 
     Seen<slots> seen;
@@ -79,7 +79,7 @@ struct FewRows {
         wait_groups<kStages - 1>();
         __syncthreads();
         if constexpr (V::has_query_transform) {
-          unit.transform_queries(memory, Tile::t_q);
+          unit.template transform_queries<Tile>(memory);
           __syncthreads();
         }
         q.take(shared_address(memory), 0);

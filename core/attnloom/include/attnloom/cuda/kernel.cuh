@@ -9,6 +9,7 @@
 #include "few_rows.cuh"
 #include "many_rows.cuh"
 #include "merge.cuh"
+#include "wgmma_rows.cuh"
 
 namespace attnloom::cuda {
 
@@ -23,8 +24,8 @@ struct Shared {
   int head, first, count, group;  // of the unit at hand: kv head, packed rows; query heads a kv head
   const Item* next;               // the item after the one at hand, of `left`
   int left;
-  Seen<R::slots> seen[S::warps][2];
-  Slice found[S::warps * ((S::max_t_kv / kSlice + S::warps - 1) / S::warps)];
+  Seen<R::slots> seen[S::warps][3];
+  Slice found[S::warps][(S::max_t_kv / kSlice + S::warps - 1) / S::warps];
   float md[S::warps * 32 * 2];
   int noted[S::larger(S::warps * S::stages * kSlice, 2 * S::max_t_kv)];
 };
@@ -41,26 +42,29 @@ constexpr int tile_bytes() {
 template <class S, class V, int C>
 ATTNLOOM_DEVICE void run_item(const typename V::Params& params, Shared<S, V>& shared, char* memory) {
   using R = typename Shared<S, V>::R;
+  using Tile = Class<S, C>;
   const Unit<S, V, R> unit{shared.args,  params,      shared.index, shared.item,  shared.rows,
                            shared.facts, shared.head, shared.first, shared.count, shared.group};
   if (threadIdx.x == 0) {
     shared.head = shared.item.head0;
     shared.first = 0;
-    shared.count = min(Class<S, C>::t_q, shared.item.q_tokens * shared.group);
+    shared.count = min(Tile::t_q, shared.item.q_tokens * shared.group);
   }
   for (;;) {
     __syncthreads();
-    if constexpr (Class<S, C>::split_keys) FewRows<S, V, C, R>{unit, memory, shared.md, shared.noted, shared.found}.run();
-    else ManyRows<S, V, C, R>{unit, memory, shared.noted, shared.found, shared.seen[0]}.run();
+    const int warp = warp_id();
+    if constexpr (Tile::split_keys) FewRows<S, V, C, R>{unit, memory, shared.md, shared.noted, shared.found[0]}.run();
+    else if constexpr (Tile::wgmma) WgmmaRows<S, V, C, R>{unit, memory, shared.noted, shared.found[warp], shared.seen[warp]}.run();
+    else ManyRows<S, V, C, R>{unit, memory, shared.noted, shared.found[warp], shared.seen[warp]}.run();
     __syncthreads();
-    const int total = shared.item.q_tokens * shared.group, rows_done = shared.first + Class<S, C>::t_q;
+    const int total = shared.item.q_tokens * shared.group, rows_done = shared.first + Tile::t_q;
     const bool next_head = rows_done >= total;
     if (next_head && shared.head + 1 == shared.item.head0 + shared.item.heads) return;
     __syncthreads();
     if (threadIdx.x == 0) {
       shared.head += next_head;
       shared.first = next_head ? 0 : rows_done;
-      shared.count = min(Class<S, C>::t_q, total - shared.first);
+      shared.count = min(Tile::t_q, total - shared.first);
     }
   }
 }
@@ -68,7 +72,7 @@ ATTNLOOM_DEVICE void run_item(const typename V::Params& params, Shared<S, V>& sh
 template <class S, class V>
 __global__ __launch_bounds__(S::threads, S::blocks) void attention_kernel(const __grid_constant__ RunArgs args,
                                                                           const __grid_constant__ typename V::Params params) {
-  extern __shared__ __align__(128) char memory[];
+  extern __shared__ __align__(1024) char memory[];
   __shared__ Shared<S, V> shared;
   const char* base = static_cast<const char*>(args.plan);
   const auto& plan = *static_cast<const PlanHeader*>(args.plan);

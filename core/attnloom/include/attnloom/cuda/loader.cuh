@@ -118,13 +118,13 @@ ATTNLOOM_DEVICE void copy_rows(const char* base, const Slice& slice, uint32_t to
 }
 
 // Asks for the keys, or values, of a slice; `k` and `v` are where row 0 of it goes.
-template <class S>
+template <class S, class Tile = typename S::KTile>
 ATTNLOOM_DEVICE void copy_keys(const Source<S>& source, const Slice& slice, uint32_t k) {
-  copy_rows<typename S::KTile, S::head_dim, S::key_bytes, 0>(source.keys(), slice, k);
+  copy_rows<Tile, S::head_dim, S::key_bytes, 0>(source.keys(), slice, k);
 }
-template <class S>
+template <class S, class Tile = typename S::VTile>
 ATTNLOOM_DEVICE void copy_values(const Source<S>& source, const Slice& slice, uint32_t v) {
-  copy_rows<typename S::VTile, S::head_dim_v, S::key_bytes, 1>(source.values(), slice, v);
+  copy_rows<Tile, S::head_dim_v, S::key_bytes, 1>(source.values(), slice, v);
 }
 
 // Where the keys of an item stand in their sequence: consecutive, or listed. Listed ones are looked up as keys are copied.

@@ -1,12 +1,14 @@
 // Sizes that follow from a kernel's configuration.
 #pragma once
+#include <type_traits>
+
 #include "swizzle.cuh"
 
 namespace attnloom::cuda {
 
 constexpr int kSlice = 16;  // keys that one warp copies at a time
 
-// Config: static constexpr DType q, kv, out; int head_dim, head_dim_v, t_q[2], t_kv[2], warps, stages, blocks.
+// Config: static constexpr DType q, kv, out; int head_dim, head_dim_v, t_q[2], t_kv[2], warps, stages, blocks; bool wgmma[2].
 template <class Config>
 struct Shape : Config {
   static constexpr DType T = Config::q;
@@ -26,24 +28,28 @@ struct Shape : Config {
 };
 
 // One tile class of a kernel. Few rows: every warp holds all of them and takes its own keys, and the states of the warps
-// merge at the end. Many rows: every warp holds some of them, and all take the same keys.
+// merge at the end. Many rows: every warp holds some of them, and all take the same keys; with `wgmma`, 16 of each 64 rows.
 template <class S, int C>
 struct Class {
   static constexpr int t_q = S::t_q[C], t_kv = S::t_kv[C];
-  static constexpr bool split_keys = t_q == 16 || (t_q == 32 && S::head_dim <= 128 && S::head_dim_v <= 128);
+  static constexpr bool wgmma = S::wgmma[C];
+  static constexpr bool split_keys = !wgmma && (t_q == 16 || (t_q == 32 && S::head_dim <= 128 && S::head_dim_v <= 128));
   static constexpr int m_tiles = split_keys ? t_q / 16 : (t_q + 16 * S::warps - 1) / (16 * S::warps);
   static constexpr int step = split_keys ? kSlice : m_tiles == 2 || t_kv < 64 ? 32 : 64;  // keys of one step of the online softmax
   // Beside a second class the compiler runs out of registers for them.
   static constexpr bool q_in_registers = S::one_class && m_tiles * S::k_steps <= 8;
 
   static constexpr int stage_bytes = kSlice * (S::KTile::row_bytes + S::VTile::row_bytes);  // of one warp
-  static constexpr int q_bytes = t_q * S::QTile::row_bytes;
-  static constexpr int kv_bytes =
-      split_keys ? S::warps * S::stages * stage_bytes : 2 * t_kv * (S::KTile::row_bytes + S::VTile::row_bytes);
+  using QTile = std::conditional_t<wgmma, Blocked<S::head_dim, t_q>, typename S::QTile>;
+  using KTile = std::conditional_t<wgmma, Blocked<S::head_dim, t_kv>, typename S::KTile>;
+  using VTile = std::conditional_t<wgmma, Blocked<S::head_dim_v, t_kv>, typename S::VTile>;
+  static constexpr int q_bytes = QTile::bytes(t_q);
+  static constexpr int kv_bytes = split_keys ? S::warps * S::stages * stage_bytes : 2 * (KTile::bytes(t_kv) + VTile::bytes(t_kv));
   static constexpr int bytes = q_bytes + kv_bytes;
 
   static_assert(t_q % 16 == 0 && t_kv % kSlice == 0);
   static_assert(m_tiles <= 2, "a warp holds at most 32 rows");
+  static_assert(!wgmma || (t_q % 64 == 0 && t_kv == 64));
   static_assert(!split_keys || S::stages * stage_bytes >= t_q * S::head_dim_v * 4, "a warp's stages hold its O~");
 };
 

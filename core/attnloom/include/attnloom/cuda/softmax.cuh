@@ -114,6 +114,31 @@ ATTNLOOM_DEVICE uint32_t seen_keys(const Pairs<V>& pairs, const R& rows, int r, 
   return bits;
 }
 
+// Logits as functors make them. `Plain`: the keys stand one after the other and all lie in the item.
+template <bool Plain, class V, int M, int N, class R>
+ATTNLOOM_DEVICE void transform_logits(float (&s)[M][N][4], const Pairs<V>& pairs, const R& rows, int first_row, int first_key,
+                                      const int* noted) {
+  constexpr float hidden = V::use_softmax ? -inf : 0.0f;
+  const int lane = here(lane_id()), g = lane / 4, c = lane % 4;
+  const int last = pairs.positions.last(), kv_start = pairs.item.kv_start;
+#pragma unroll
+  for (int i = 0; i < M; i++)
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+      Site site = rows.site(first_row + 16 * i + 8 * h + g, pairs.kv_head);
+#pragma unroll
+      for (int t = 0; t < N; t++)
+#pragma unroll
+        for (int e = 2 * h; e < 2 * h + 2; e++) {
+          const int j = 8 * t + 2 * c + e % 2;
+          site.kv_index = kv_start + (Plain ? first_key + j : min(first_key + j, last));
+          site.kv_pos = !Plain && pairs.positions.listed ? noted[j] : site.kv_index;
+          const float x = V::logits_transform(pairs.params, s[i][t][e], site);
+          s[i][t][e] = V::logits_mask(pairs.params, site) ? x : hidden;
+        }
+    }
+}
+
 // s: products of rows [first_row, ...) with keys from `first_key` on, in fragments. Hidden pairs are -inf, or 0 as weights.
 // `whole`: every row sees all these keys. `noted`: where the keys' positions stand if they are listed.
 template <class S, class V, int M, int N, class R>
@@ -130,23 +155,9 @@ ATTNLOOM_DEVICE void score(float (&s)[M][N][4], const Pairs<V>& pairs, const R& 
         for (int e = 0; e < 4; e++) s[i][t][e] *= units.scale;
   }
   if constexpr (V::has_logits_transform || V::has_logits_mask) {
-    const int last = pairs.positions.last(), kv_start = pairs.item.kv_start;
-#pragma unroll
-    for (int i = 0; i < M; i++)
-#pragma unroll
-      for (int h = 0; h < 2; h++) {
-        Site site = rows.site(first_row + 16 * i + 8 * h + g, pairs.kv_head);
-#pragma unroll
-        for (int t = 0; t < N; t++)
-#pragma unroll
-          for (int e = 2 * h; e < 2 * h + 2; e++) {
-            const int j = 8 * t + 2 * c + e % 2;
-            site.kv_index = kv_start + min(first_key + j, last);
-            site.kv_pos = pairs.positions.listed ? noted[j] : site.kv_index;
-            const float x = V::logits_transform(pairs.params, s[i][t][e], site);
-            s[i][t][e] = V::logits_mask(pairs.params, site) ? x : hidden;
-          }
-      }
+    if (!pairs.positions.listed && first_key + 8 * N <= pairs.item.kv_end)
+      transform_logits<true>(s, pairs, rows, first_row, first_key, noted);
+    else transform_logits<false>(s, pairs, rows, first_row, first_key, noted);
   }
   if (whole) return;
 #pragma unroll
@@ -169,37 +180,59 @@ ATTNLOOM_DEVICE void score(float (&s)[M][N][4], const Pairs<V>& pairs, const R& 
 template <int M, int N>
 using Weights = uint32_t[M][N / 2][4];
 
-// One step of the online softmax: scores become weights. A row's m follows its largest score once that is `kSlack` powers
-// of two ahead, and O~ with it; until then weights are above 1, which no format minds.
+// What O~ is multiplied by where a row's m has moved.
+template <int M>
+struct Rescale {
+  float alpha[M][2];
+  bool any;  // of the warp's rows
+
+  template <int N>
+  ATTNLOOM_DEVICE void apply(float (&o)[M][N][4]) const {
+    if (!any) return;
+#pragma unroll
+    for (int i = 0; i < M; i++)
+#pragma unroll
+      for (int t = 0; t < N; t++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) o[i][t][e] *= alpha[i][e / 2];
+  }
+};
+
+// Lets m and d follow the scores: a row's m moves to its largest score once that is `kSlack` powers of two ahead. Until
+// then weights are above 1, which no format minds.
 template <class S, class V, int M, int N>
-ATTNLOOM_DEVICE void weigh(float (&s)[M][N][4], Weights<M, N>& p, State16<S, V, M>& state, float step) {
+ATTNLOOM_DEVICE Rescale<M> follow(const float (&s)[M][N][4], State16<S, V, M>& state, float step) {
   constexpr float kSlack = 8.0f;
-  if constexpr (V::use_softmax) {
-    float top[M][2];
-    bool ahead = false;
+  float top[M][2];
+  bool ahead = false;
+#pragma unroll
+  for (int i = 0; i < M; i++)
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+      top[i][h] = fmaxf(s[i][0][2 * h], s[i][0][2 * h + 1]);
+#pragma unroll
+      for (int t = 1; t < N; t++) top[i][h] = fmaxf(top[i][h], fmaxf(s[i][t][2 * h], s[i][t][2 * h + 1]));
+      ahead |= (top[i][h] - state.m[i][h]) * step > kSlack;
+    }
+  Rescale<M> rescale;
+  rescale.any = __any_sync(~0u, ahead);
+  if (rescale.any) {
 #pragma unroll
     for (int i = 0; i < M; i++)
 #pragma unroll
       for (int h = 0; h < 2; h++) {
-        top[i][h] = fmaxf(s[i][0][2 * h], s[i][0][2 * h + 1]);
-#pragma unroll
-        for (int t = 1; t < N; t++) top[i][h] = fmaxf(top[i][h], fmaxf(s[i][t][2 * h], s[i][t][2 * h + 1]));
-        ahead |= (top[i][h] - state.m[i][h]) * step > kSlack;
+        const float m = quad_max(top[i][h]), before = state.m[i][h];
+        if ((m - before) * step > kSlack) state.m[i][h] = m;
+        rescale.alpha[i][h] = fast_exp2((before - state.m[i][h]) * step);
+        state.d[i][h] *= rescale.alpha[i][h];
       }
-    if (__any_sync(~0u, ahead)) {
-#pragma unroll
-      for (int i = 0; i < M; i++)
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
-          const float m = quad_max(top[i][h]), before = state.m[i][h];
-          if ((m - before) * step > kSlack) state.m[i][h] = m;
-          const float alpha = fast_exp2((before - state.m[i][h]) * step);
-          state.d[i][h] *= alpha;
-#pragma unroll
-          for (int t = 0; t < S::o_tiles; t++) state.o[i][t][2 * h] *= alpha, state.o[i][t][2 * h + 1] *= alpha;
-        }
-    }
   }
+  return rescale;
+}
+
+// Scores become weights, and d grows by them.
+template <class S, class V, int M, int N>
+ATTNLOOM_DEVICE void take_weights(const float (&s)[M][N][4], Weights<M, N>& p, State16<S, V, M>& state, float step) {
 #pragma unroll
   for (int i = 0; i < M; i++)
 #pragma unroll
@@ -218,6 +251,13 @@ ATTNLOOM_DEVICE void weigh(float (&s)[M][N][4], Weights<M, N>& p, State16<S, V, 
       }
       state.d[i][h] += sum;
     }
+}
+
+// One step of the online softmax: scores become weights.
+template <class S, class V, int M, int N>
+ATTNLOOM_DEVICE void weigh(float (&s)[M][N][4], Weights<M, N>& p, State16<S, V, M>& state, float step) {
+  if constexpr (V::use_softmax) follow<S, V>(s, state, step).apply(state.o);
+  take_weights<S, V>(s, p, state, step);
 }
 
 }  // namespace attnloom::cuda

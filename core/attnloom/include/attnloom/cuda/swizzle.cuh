@@ -13,6 +13,7 @@ struct Tiled {
   static constexpr int pitch = swizzled ? pieces : pieces | 1;  // in pieces; an odd one spreads rows by itself
   static constexpr int row_bytes = pitch * 16;
 
+  static constexpr int bytes(int rows) { return rows * row_bytes; }
   // From the address of piece 0 or 1 of a row to that of the piece `pieces_on` further on, an even number; tiles begin at
   // multiples of 128 bytes.
   static ATTNLOOM_DEVICE uint32_t onward(uint32_t address, int pieces_on) {
@@ -21,6 +22,22 @@ struct Tiled {
 
   static ATTNLOOM_DEVICE uint32_t at(int row, int piece) {
     return static_cast<uint32_t>(row * row_bytes + (swizzled ? piece ^ (row & 7) : piece) * 16);
+  }
+};
+
+// R rows of D 16-bit elements in blocks of 64 elements, the last of them partly used, swizzled as `wgmma` reads them; tiles
+// begin at multiples of 1,024 bytes.
+template <int D, int R>
+struct Blocked {
+  static_assert(D % 16 == 0 && R % 8 == 0);
+  static constexpr int pieces = D / 8;
+  static constexpr bool swizzled = true;
+  static constexpr int row_bytes = 128;  // of a row in a block
+  static constexpr int block_bytes = R * row_bytes;
+
+  static constexpr int bytes(int rows) { return (D + 63) / 64 * rows * row_bytes; }
+  static ATTNLOOM_DEVICE uint32_t at(int row, int piece) {
+    return static_cast<uint32_t>(piece / 8 * block_bytes + row * row_bytes + ((piece ^ row) & 7) * 16);
   }
 };
 

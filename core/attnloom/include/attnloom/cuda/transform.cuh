@@ -7,9 +7,8 @@
 namespace attnloom::cuda {
 
 // Makes fp8 rows [0, 16) at `memory` into rows of T, in place, by one warp: all is read before anything is written.
-template <DType T, DType Stored, int D>
+template <DType T, DType Stored, int D, class Tile>
 ATTNLOOM_DEVICE void widen_rows(char* memory) {
-  using Tile = Tiled<D>;
   constexpr int pieces = D / 16, all = kSlice * pieces, turns = (all + 31) / 32;
   const int lane = lane_id();
   uint4 raw[turns];
@@ -32,9 +31,8 @@ ATTNLOOM_DEVICE void widen_rows(char* memory) {
 }
 
 // Rows [0, 16) at `memory`, of T or fp8, through f(row, view), which sees 32-bit floats; by one warp.
-template <DType T, DType Stored, int D, class F>
+template <DType T, DType Stored, int D, class Tile, class F>
 ATTNLOOM_DEVICE void transform_rows(char* memory, F f) {
-  using Tile = Tiled<D>;
   constexpr bool narrow = Stored == kE4M3 || Stored == kE5M2;
   // Eight lanes a row where the halves of its pairs still meet in one lane, else four.
   constexpr int lanes = D / 2 % 16 == 0 ? 8 : 4, held = D / 2 / lanes;
@@ -82,26 +80,26 @@ struct KeySite {
 };
 
 // Makes the 16 keys, or values, from ordinal `first` on ready for the products, after their copy has come in.
-template <class S, class V>
+template <class S, class V, class Tile = typename S::KTile>
 ATTNLOOM_DEVICE void prepare_keys(char* memory, const typename V::Params& params, const KeySite<V>& site,
                                   const Positions& positions, int first, const int* noted) {
   if constexpr (V::has_key_transform)
-    transform_rows<S::T, S::kv, S::head_dim>(memory, [&](int row, auto& view) {
+    transform_rows<S::T, S::kv, S::head_dim, Tile>(memory, [&](int row, auto& view) {
       view.each([&](int, float& x) { x *= site.k_scale; });
       V::key_transform(params, view, site.at(positions, first + row, noted + row));
     });
-  else if constexpr (S::narrow) widen_rows<S::T, S::kv, S::head_dim>(memory);
+  else if constexpr (S::narrow) widen_rows<S::T, S::kv, S::head_dim, Tile>(memory);
 }
-template <class S, class V, class Seen>
+template <class S, class V, class Tile = typename S::VTile, class Seen>
 ATTNLOOM_DEVICE void prepare_values(char* memory, const typename V::Params& params, const KeySite<V>& site,
                                     const Positions& positions, int first, const int* noted, const Seen& seen) {
   if constexpr (V::has_value_transform)
-    transform_rows<S::T, S::kv, S::head_dim_v>(memory, [&](int row, auto& view) {
+    transform_rows<S::T, S::kv, S::head_dim_v, Tile>(memory, [&](int row, auto& view) {
       view.each([&](int, float& x) { x *= site.v_scale; });
       V::value_transform(params, view, site.at(positions, first + row, noted + row));
       if (!seen.sees(first + row)) view.each([](int, float& x) { x = 0.0f; });
     });
-  else if constexpr (S::narrow) widen_rows<S::T, S::kv, S::head_dim_v>(memory);
+  else if constexpr (S::narrow) widen_rows<S::T, S::kv, S::head_dim_v, Tile>(memory);
 }
 
 }  // namespace attnloom::cuda

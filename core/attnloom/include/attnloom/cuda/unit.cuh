@@ -47,22 +47,24 @@ struct Unit {
   }
 
   // Asks for the query rows; rows that do not exist are zeros.
-  ATTNLOOM_DEVICE void copy_queries(uint32_t to, int tile_rows) const {
+  template <class Tile>
+  ATTNLOOM_DEVICE void copy_queries(uint32_t to) const {
     constexpr int pieces = S::head_dim / 8;
 #pragma unroll 1
-    for (int n = threadIdx.x; n < tile_rows * pieces; n += S::threads) {
+    for (int n = threadIdx.x; n < Tile::t_q * pieces; n += S::threads) {
       const int r = n / pieces, piece = n % pieces;
       const uint16_t* from = static_cast<const uint16_t*>(args.q.data) + rows.token[r] * args.q.stride_token +
                              rows.qo_head[r] * args.q.stride_head;
-      copy_16(to + S::QTile::at(r, piece), from + piece * 8, r < count);
+      copy_16(to + Tile::QTile::at(r, piece), from + piece * 8, r < count);
     }
   }
 
   // Query transforms, in place, after all rows have come in.
-  ATTNLOOM_DEVICE void transform_queries(char* q, int tile_rows) const {
+  template <class Tile>
+  ATTNLOOM_DEVICE void transform_queries(char* q) const {
     if constexpr (V::has_query_transform)
-      for (int r = warp_id() * kSlice; r < tile_rows; r += S::warps * kSlice)
-        transform_rows<S::T, S::q, S::head_dim>(q + r * S::QTile::row_bytes, [&](int row, auto& view) {
+      for (int r = warp_id() * kSlice; r < Tile::t_q; r += S::warps * kSlice)
+        transform_rows<S::T, S::q, S::head_dim, typename Tile::QTile>(q + r * Tile::QTile::row_bytes, [&](int row, auto& view) {
           V::query_transform(params, view, rows.site(r + row, head));
         });
   }
