@@ -37,6 +37,7 @@ class Planned:
         index: the planned index, composed or single, whichever is predicted to be faster.
         bound: the parameters in force.
         view: what the planner says of the plan.
+        enough_pages: a cache of as many holds every page of the index; infinite as long as none was looked at.
     """
 
     def __init__(self, spec: AttentionSpec, engine):
@@ -53,20 +54,22 @@ class Planned:
         self.view = None
         self.bound = None
         self._rebound: tuple | None = None
-        self._pages_checked = 0
+        self._pointed_to: tuple | None = None
+        self.enough_pages: float = math.inf
         self.num_tokens = 0
-        self._set_constants()
+        self._set_constants(engine)
         self._input = _plan_input(spec, engine, self.args)
         self._range_fn = self._input.range_fn
         self._reread = _costs_of(engine).reread
 
-    def _set_constants(self) -> None:
+    def _set_constants(self, engine) -> None:
         spec, args = self._spec, self.args
         args.abi = ARGS_ABI
         args.num_qo_heads, args.num_kv_heads = spec.num_qo_heads, spec.num_kv_heads
         args.head_dim, args.head_dim_v = spec.head_dim, spec.head_dim_v
         args.dtype, args.kv_dtype, args.out_dtype = CODES[spec.dtype], CODES[spec.kv_dtype], CODES[spec.out_dtype]
         args.sm_scale = spec.sm_scale
+        args.device, args.spare_rows = engine.device.index or 0, engine.spare_rows
 
     @property
     def workspace_bytes(self) -> int:
@@ -89,7 +92,7 @@ class Planned:
         Raises:
             PlanError, UnsupportedError: the batch cannot be planned.
         """
-        self.args.params = self.bound.address
+        self.args.params, self._pointed_to = self.bound.address, None
         self._input.range_fn = None if every_key else self._range_fn
         if index.single is None:
             if self._spec.batch_invariant and len(index.levels) > 1:
@@ -110,7 +113,7 @@ class Planned:
                 self._write(chosen)
         self.view, self.index = view, chosen
         self.num_tokens = chosen.num_tokens
-        self._pages_checked = 0
+        self.enough_pages = math.inf
 
     def _cost_of_rereading(self, index: ComposedIndex) -> float:
         """What the single form of `index` costs of what is planned, since keys that requests share are loaded again."""
@@ -141,16 +144,23 @@ class Planned:
         return bound
 
     def check_pages(self, pages: int) -> None:
-        """Look, once a plan, at the page ids. Raises `IndexFormatError` where one is past a cache of `pages` pages."""
-        if self._pages_checked == 0 or pages < self._pages_checked:
-            self.index.check_pages(pages)
-            self._pages_checked = pages
+        """Look at the page ids. Raises `IndexFormatError` where one is past a cache of `pages` pages."""
+        self.index.check_pages(pages)
+        self.enough_pages = pages
 
-    def use(self, workspace) -> None:
-        """Point the partial states into `workspace`, which is large enough."""
-        rows = workspace.nbytes // self._row_bytes if self._keeps_addresses else self.view.num_part_rows
-        self.args.partial_o = workspace.address
-        self.args.partial_md = workspace.address + 4 * rows * self._spec.head_dim_v
+    def point_to(self, workspace, bound, scales: tuple[int, int, int, int]) -> None:
+        """Let the kernel find its partial states, which `workspace` is large enough for, parameters and scales."""
+        wanted = (workspace.address, workspace.nbytes, bound.address, scales)
+        if wanted == self._pointed_to:
+            return
+        args, rows = self.args, self.view.num_part_rows
+        if self._keeps_addresses:
+            rows = workspace.nbytes // self._row_bytes
+        args.partial_o = workspace.address
+        args.partial_md = workspace.address + 4 * rows * self._spec.head_dim_v
+        args.params = bound.address
+        args.k_scale, args.k_scale_stride, args.v_scale, args.v_scale_stride = scales
+        self._pointed_to = wanted
 
 
 class Binding:

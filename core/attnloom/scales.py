@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from attnloom.errors import RunError
 
+NO_SCALES = (0, 0, 0, 0)
+"""Address and stride of the k scale and of the v scale where there is neither."""
+
 _FLOAT32_MAX = (2 - 2**-23) * 2.0**127
 
 
@@ -17,11 +20,13 @@ class Scale:
         self._tensor = None
 
     def place(self, value) -> tuple[int, int]:
-        """`(address, stride in elements)` of a number, or of a float32 tensor `[1]` or `[num_kv_heads]`.
+        """`(address, stride in elements)` of a number or a float32 tensor `[1]` or `[num_kv_heads]`; of none: zeros.
 
         Raises:
             RunError: anything else.
         """
+        if value is None:
+            return 0, 0
         if isinstance(value, (int, float)):
             if not abs(value) <= _FLOAT32_MAX:
                 raise RunError(f"{self.name}_scale must be a finite float32, got {value!r}")

@@ -24,7 +24,7 @@ def address(array) -> int:
     """The address of a numpy array's or host tensor's data."""
     try:
         return _addressof(_borrow(array))
-    except TypeError:
+    except TypeError:  # a tensor, or an array that must not be written
         return array.data_ptr() if hasattr(array, "data_ptr") else array.ctypes.data
 
 
@@ -41,11 +41,12 @@ def write_index(buffer: bytearray, index: ComposedIndex, num_kv_heads: int, devi
     levels = index.levels
     if len(levels) > MAX_LEVELS:
         raise PlanError(f"the index has {len(levels)} levels, a kernel holds at most {MAX_LEVELS}")
+    qo_indptr, kv_len = address(index.qo_indptr), address(index.kv_len)
     _INDEX.pack_into(
         buffer,
         _INDEX_AT,
-        address(index.qo_indptr),
-        address(index.kv_len),
+        qo_indptr,
+        kv_len,
         address(index.token_request),
         0 if index.q_pos is None else address(index.q_pos),
         len(index.kv_len),
@@ -55,37 +56,38 @@ def write_index(buffer: bytearray, index: ComposedIndex, num_kv_heads: int, devi
     )
     at = _LEVELS_AT
     for level in levels:
+        indices, kv_start = level.indices, address(level.kv_start)
+        if type(indices) is not np.ndarray:
+            _check_device(indices, device)
         if level.per_head:
             _check_heads(level, num_kv_heads)
-        _write_level(buffer, at, level, device)
+        _LEVEL.pack_into(  # what a level of one row a request shares is looked up once
+            buffer,
+            at,
+            qo_indptr if level.row_indptr is index.qo_indptr else address(level.row_indptr),
+            0 if level.row_tokens is None else address(level.row_tokens),
+            kv_len if level.kv_len is index.kv_len else address(level.kv_len),
+            kv_start,
+            kv_start if level.kv_offset is level.kv_start else address(level.kv_offset),
+            address(level.page_begin),
+            address(indices),
+            _head_stride(indices) if level.per_head else 0,
+            0 if level.block_pos is None else address(level.block_pos),
+            0 if level.mask_bits is None else address(level.mask_bits),
+            0 if level.mask_begin is None else address(level.mask_begin),
+            0 if level.key_pos is None else address(level.key_pos),
+            0 if level.key_pos_begin is None else address(level.key_pos_begin),
+            indices.itemsize == 8,
+            len(level.kv_len),
+        )
         at += _LEVEL_SIZE
 
 
-def _write_level(buffer: bytearray, at: int, level: Level, device) -> None:
-    indices = level.indices
-    if type(indices) is not np.ndarray and indices.device.type != "cpu" and indices.device != device:
+def _check_device(indices, device) -> None:
+    if indices.device.type != "cpu" and indices.device != device:
         raise UnsupportedError(
             f"the page ids are on {indices.device}, the kernel runs on {device}: use .{_move(device)}"
         )
-    _LEVEL.pack_into(
-        buffer,
-        at,
-        address(level.row_indptr),
-        0 if level.row_tokens is None else address(level.row_tokens),
-        address(level.kv_len),
-        address(level.kv_start),
-        address(level.kv_offset),
-        address(level.page_begin),
-        address(indices),
-        _head_stride(indices) if level.per_head else 0,
-        0 if level.block_pos is None else address(level.block_pos),
-        0 if level.mask_bits is None else address(level.mask_bits),
-        0 if level.mask_begin is None else address(level.mask_begin),
-        0 if level.key_pos is None else address(level.key_pos),
-        0 if level.key_pos_begin is None else address(level.key_pos_begin),
-        indices.itemsize == 8,
-        len(level.kv_len),
-    )
 
 
 def _check_heads(level: Level, num_kv_heads: int) -> None:

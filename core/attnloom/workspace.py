@@ -15,18 +15,17 @@ class Workspace:
 
     Args:
         device: where it lies, that of the wrappers.
+
+    Attributes:
+        nbytes: bytes allocated.
+        address: of the buffer; 0 before there is one.
     """
 
     def __init__(self, device="cpu"):
         self.device = device
         self.buffer = None
-        self.address = 0
+        self.address = self.nbytes = 0
         self._captured = False
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes allocated."""
-        return 0 if self.buffer is None else self.buffer.numel() * 4
 
     def reserve(self, nbytes: int) -> None:
         """Make the buffer at least `nbytes` bytes large; its contents may be lost.
@@ -43,7 +42,7 @@ class Workspace:
         import torch
 
         self.buffer = torch.empty((nbytes + 3) // 4, dtype=torch.float32, device=self.device)
-        self.address = self.buffer.data_ptr()
+        self.address, self.nbytes = self.buffer.data_ptr(), self.buffer.nbytes
 
     def captured(self) -> None:
         """Say that a CUDA graph holds its address, so that it stays where it is."""

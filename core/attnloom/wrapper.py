@@ -17,11 +17,12 @@ from attnloom.errors import NotPlannedError, ParamError, PlanError, RunError
 from attnloom.index import ComposedIndex
 from attnloom.limits import Limits
 from attnloom.planned import Binding, Planned
-from attnloom.scales import Scale
+from attnloom.scales import NO_SCALES, Scale
 from attnloom.spec import AttentionSpec
 from attnloom.workspace import Workspace
 
 _numbers = itertools.count()
+_is_compiling, _is_grad_enabled = torch.compiler.is_compiling, torch.is_grad_enabled
 
 
 class AttentionWrapper:
@@ -167,29 +168,22 @@ class AttentionWrapper:
         if params is not None:
             _check_params(params)
         k, v = kv if type(kv) is tuple and len(kv) == 2 and kv_layout == "NHD" else cache_views(kv, kv_layout)
-        if torch.compiler.is_compiling():
+        if _is_compiling():
             return custom_op.call(self, q, k, v, out, lse, return_lse, params, k_scale, v_scale)
         with self._alone():
             planned = self._in_force()
             if (return_lse or lse is not None) and not planned.use_softmax:
                 raise RunError("these variants use no softmax, so there is no LSE: drop return_lse and lse")
-            require = self._engine.require
-            for tensor, what in ((q, "q"), (k, "k"), (v, "v")):
-                require(what, tensor)
-            _check_gradients(q, k, v)
-            if self._byte_cache is not None:
-                k, v = self._bytes("k", k), self._bytes("v", v)
             shape = (planned.num_tokens, self.spec.num_qo_heads)
             if out is None:
                 out = self._engine.empty((*shape, self.spec.head_dim_v), self._out_dtype)
-            else:
-                require("out", out)
-                if out.requires_grad:
-                    _check_output(out)
-            if lse is not None:
-                require("lse", lse)
-            elif return_lse:
+            if lse is None and return_lse:
                 lse = self._engine.empty(shape, torch.float32)
+            self._engine.require(q, k, v, out, lse)
+            if _is_grad_enabled():
+                _check_gradients(q, k, v, out)
+            if self._byte_cache is not None:
+                k, v = self._bytes("k", k), self._bytes("v", v)
             try:
                 self._launch(planned, q, k, v, out, lse, params, k_scale, v_scale)
             except RunError as error:
@@ -200,14 +194,13 @@ class AttentionWrapper:
             return (out, lse) if return_lse else out
 
     def _launch(self, planned: Planned, q, k, v, out, lse, params, k_scale, v_scale) -> None:
-        args = planned.args
-        if k.dim() == v.dim() == 4 and k.shape[0] == v.shape[0]:
-            planned.check_pages(k.shape[0])
-        planned.use(self.workspace)
+        if k.dim() == 4 and k.size(0) < planned.enough_pages:
+            planned.check_pages(k.size(0))
         bound = planned.bound if params is None else planned.rebind(params)
-        args.params = bound.address
-        args.k_scale, args.k_scale_stride = (0, 0) if k_scale is None else self._k_scale.place(k_scale)
-        args.v_scale, args.v_scale_stride = (0, 0) if v_scale is None else self._v_scale.place(v_scale)
+        scales = NO_SCALES
+        if k_scale is not None or v_scale is not None:
+            scales = (*self._k_scale.place(k_scale), *self._v_scale.place(v_scale))
+        planned.point_to(self.workspace, bound, scales)
         self._engine.launch(planned, q, k, v, out, lse)
 
     def _bytes(self, name: str, cache):
@@ -241,13 +234,10 @@ def _check_params(params) -> None:
         raise ParamError(f"params must be a mapping such as {{'soft_cap.cap': 50.0}}, got {params!r}")
 
 
-def _check_gradients(*tensors) -> None:
-    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
+def _check_gradients(q, k, v, out) -> None:
+    if q.requires_grad or k.requires_grad or v.requires_grad:
         raise RunError("attnloom computes no gradients: call run under torch.no_grad(), or detach q, k and v")
-
-
-def _check_output(out) -> None:
-    if torch.is_grad_enabled():
+    if out.requires_grad:
         raise RunError(
             f"out of shape {list(out.shape)} requires a gradient, and attnloom computes none: "
             "call run under torch.no_grad(), or pass out.detach()"

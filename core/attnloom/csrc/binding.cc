@@ -291,24 +291,26 @@ ATTNLOOM_EXPORT __tvm_ffi_device_workers(void*, const TVMFFIAny* args, int32_t n
   });
 }
 
-// run(handle: int, run_args: int, q, k, v, out, lse | None[, stream: int])   the stream for a CUDA kernel only
+// run(handle, run_args: int, q, k, v, out, lse | None, stream: int) -> 1 where the stream is being captured, else 0
 ATTNLOOM_EXPORT __tvm_ffi_run(void*, const TVMFFIAny* args, int32_t num_args, TVMFFIAny* result) {
   return guarded([&] {
-    if (num_args < 7) want_arguments(num_args, 7);
+    want_arguments(num_args, 8);
     const auto& kernel = *reinterpret_cast<const Kernel*>(integer(args[0], "handle"));
     const bool on_device = kernel.run_on_device != nullptr;
-    want_arguments(num_args, on_device ? 8 : 7);
     auto* run_args = reinterpret_cast<RunArgs*>(integer(args[1], "run_args"));
     const DLTensor* lse = args[6].type_index == kTVMFFINone ? nullptr : tensor(args[6], "lse");
     fill(*run_args, on_device ? run_args->device : kHost, *tensor(args[2], "q"), *tensor(args[3], "k"),
          *tensor(args[4], "v"), *tensor(args[5], "out"), lse);
+    bool captured = false;
     if (on_device) {
       const attnloom::cuda::DeviceGuard guard(run_args->device);
-      const int status = kernel.run_on_device(run_args, reinterpret_cast<void*>(integer(args[7], "stream")));
+      void* stream = reinterpret_cast<void*>(integer(args[7], "stream"));
+      const int status = kernel.run_on_device(run_args, stream);
       if (status != 0) fail_on_device(kernel, run_args->device, status);
+      captured = attnloom::cuda::is_captured(stream);
     } else if (const int status = kernel.run(run_args); status != 0) {
       fail("RuntimeError", "the kernel failed with status %d", status);
     }
-    return_nothing(result);
+    return_integer(result, captured);
   });
 }

@@ -31,6 +31,7 @@ struct Driver {
   int (*event_query)(Event);
   int (*event_wait)(Event);
   int (*stream_wait)(Stream, Event, unsigned);
+  int (*stream_capturing)(Stream, int*);
   int (*error_name)(int, const char**);
 };
 
@@ -63,6 +64,7 @@ inline const Driver& driver() {
     set(d.event_query, "cuEventQuery");
     set(d.event_wait, "cuEventSynchronize");
     set(d.stream_wait, "cuStreamWaitEvent");
+    set(d.stream_capturing, "cuStreamIsCapturing");
     set(d.error_name, "cuGetErrorName");
     d.init(0);
     return d;
@@ -75,6 +77,12 @@ inline void check(int status, const char* what) {
   const char* name = nullptr;
   driver().error_name(status, &name);
   ffi::fail("RuntimeError", "%s failed: %s (%d)", what, name == nullptr ? "unknown CUDA error" : name, status);
+}
+
+// Whether what is queued on `stream` becomes part of a graph.
+inline bool is_captured(Stream stream) {
+  int status = 0;
+  return driver().stream_capturing(stream, &status) == 0 && status == 1;
 }
 
 // The primary context of a device, the one that torch uses too; kept for good.

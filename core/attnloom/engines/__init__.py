@@ -5,10 +5,11 @@ A wrapper knows nothing of devices; an engine of one (`host`, `cuda`) answers to
     device, kernel, num_workers, costs    what a plan is made for
     reads_param_tensors                   whether the planner can read tensors that parameters hold
     keeps_addresses                       whether buffers stay where they are from plan to plan
+    spare_rows                            whether tensors of a run may have more rows than are planned
     new_workspace(), adopt(workspace)     memory for partial states, and which to use
     before_plan()                         raises where nothing may be planned now
     seat(planned, workspace, kv_lens)     reserve what a plan needs and put it where the kernel reads it
-    require(name, tensor)                 raises for tensors that the kernel cannot take
+    require(q, k, v, out, lse)            raises for tensors that the kernel cannot take
     empty(shape, dtype)                   a new output
     constant(value)                       the address of a float32 scale
     launch(planned, q, k, v, out, lse)    run it

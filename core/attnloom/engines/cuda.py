@@ -41,12 +41,14 @@ class CudaEngine:
         if num_threads is not None:
             raise PlanError(f"num_threads={num_threads!r} is of host kernels; on {device} leave it out")
         self.device = torch.device("cuda", torch.cuda.current_device() if device.index is None else device.index)
+        self._index = self.device.index
         self.kernel = open_kernel(spec, target, max_qo_len=limits.qo_len, max_kv_len=limits.kv_len)
-        grid = self.kernel.handle.device_workers(self.device.index)
+        grid = self.kernel.handle.device_workers(self._index)
         self.num_workers = positive("num_workers", num_workers, grid)
         if self.num_workers > grid:
             raise PlanError(f"num_workers is {num_workers}, but {self.device} holds {grid} workers of this kernel")
         self._spec, self._limits = spec, limits
+        self.spare_rows = limits.tokens is not None
         self._row_bytes = 4 * (spec.head_dim_v + 2)
         self._tall = max(tile.t_q for tile in (self.kernel.tiles.short, self.kernel.tiles.tall) if tile is not None)
         self._most_part_rows = self._part_rows_for_maxima()
@@ -107,12 +109,10 @@ class CudaEngine:
             self._check_captured(planned)
         workspace.reserve(planned.workspace_bytes)
         self._workspace = workspace
-        stream = raw_stream(self.device.index)
+        stream = raw_stream(self._index)
         if self._ran_on is not None and self._ran_on != stream:
             with torch.cuda.device(self.device):
                 torch.cuda.current_stream().wait_stream(torch.cuda.ExternalStream(self._ran_on))
-        planned.args.device = self.device.index
-        planned.args.spare_rows = self._limits.tokens is not None
         self._upload.send(planned, stream, kv_lens)
         self._planned_on, self._ran_on = stream, None
 
@@ -133,10 +133,13 @@ class CudaEngine:
                 "are part of a graph; let those that change be 0-d tensors, or capture again with another wrapper"
             )
 
-    def require(self, name: str, tensor) -> None:
-        """Raises `RunError` unless `tensor` is a torch tensor; the launcher checks where it lies."""
-        if not isinstance(tensor, torch.Tensor):
-            raise RunError(f"{name} must be a torch tensor, got {type(tensor).__name__}")
+    def require(self, q, k, v, out, lse) -> None:
+        """Raises `RunError` unless all are torch tensors, `lse` possibly none; the launcher checks where they lie."""
+        if type(q) is type(k) is type(v) is type(out) is torch.Tensor and lse is None:
+            return
+        for name, tensor in (("q", q), ("k", k), ("v", v), ("out", out), ("lse", out if lse is None else lse)):
+            if not isinstance(tensor, torch.Tensor):
+                raise RunError(f"{name} must be a torch tensor, got {type(tensor).__name__}")
 
     def empty(self, shape, dtype):
         """A new tensor on the device."""
@@ -156,12 +159,12 @@ class CudaEngine:
 
     def launch(self, planned, q, k, v, out, lse) -> None:
         """Queue the kernel on the current stream. Raises `RunError` before anything is queued."""
-        stream = raw_stream(self.device.index)
+        stream = raw_stream(self._index)
         if stream != self._planned_on:
             self._meet(stream)
-        self.kernel.run(planned.args_address, q, k, v, out, lse, stream)
+        captured = self.kernel.run(planned.args_address, q, k, v, out, lse, stream)
         self._ran_on = stream
-        if _is_capturing():
+        if captured:
             self._note_capture(planned, q, k, out, lse)
 
     def _meet(self, stream: int) -> None:

@@ -20,6 +20,7 @@ class HostEngine:
     device = torch.device("cpu")
     reads_param_tensors = True
     keeps_addresses = False
+    spare_rows = False
 
     def __init__(self, target, spec, limits, *, num_threads: int | None, num_workers: int | None):
         self.num_threads = positive("num_threads", num_threads, torch.get_num_threads())
@@ -46,14 +47,15 @@ class HostEngine:
         workspace.reserve(planned.workspace_bytes)
         planned.args.plan = planned.view.address
 
-    def require(self, name: str, tensor) -> None:
-        """Raises `RunError` unless `tensor` is a strided torch tensor on the host."""
-        if not isinstance(tensor, torch.Tensor):
-            raise RunError(f"{name} must be a torch tensor, got {type(tensor).__name__}")
-        if not tensor.is_cpu:
-            raise RunError(f"{name} is on {tensor.device}, the wrapper on cpu: move it with .cpu()")
-        if tensor.layout is not torch.strided:
-            raise RunError(f"{name} has layout {tensor.layout}, kernels read torch.strided: use .to_dense()")
+    def require(self, q, k, v, out, lse) -> None:
+        """Raises `RunError` unless all are strided torch tensors on the host; `lse` may be none."""
+        for name, tensor in (("q", q), ("k", k), ("v", v), ("out", out), ("lse", out if lse is None else lse)):
+            if not isinstance(tensor, torch.Tensor):
+                raise RunError(f"{name} must be a torch tensor, got {type(tensor).__name__}")
+            if not tensor.is_cpu:
+                raise RunError(f"{name} is on {tensor.device}, the wrapper on cpu: move it with .cpu()")
+            if tensor.layout is not torch.strided:
+                raise RunError(f"{name} has layout {tensor.layout}, kernels read torch.strided: use .to_dense()")
 
     def empty(self, shape, dtype):
         """A new tensor on the host."""

@@ -14,7 +14,7 @@ from attnloom.errors import PlanError
 from attnloom.index import MAX_LEVELS, ComposedIndex, Level
 
 _SLACK = 1 << 16
-_BYTES = struct.Struct("@q" + "4q" * MAX_LEVELS)
+_LENGTHS, _ARRAYS = struct.Struct("@q"), struct.Struct("@4q")
 """`IndexBytes` of csrc/plan_ring.cc: the address of device lengths or 0, then bytes of each level's arrays."""
 
 
@@ -34,8 +34,8 @@ class Upload:
         self._upload, self._follow = module.upload, module.follow_upload
         self._ring = int(module.ring_new(device.index))
         weakref.finalize(self, module.ring_free, self._ring)
-        self._bytes = bytearray(_BYTES.size)
-        self._bytes_address = ctypes.addressof((ctypes.c_char * _BYTES.size).from_buffer(self._bytes))
+        self._bytes = bytearray(_LENGTHS.size + _ARRAYS.size * MAX_LEVELS)
+        self._bytes_address = ctypes.addressof(ctypes.c_char.from_buffer(self._bytes))
         self._buffer = torch.empty(nbytes, dtype=torch.uint8, device=device)
         self.captured = False
         self._warned = False
@@ -90,15 +90,18 @@ class Upload:
         )
 
     def _describe(self, index: ComposedIndex, device_kv_len) -> None:
-        sizes = [0 if device_kv_len is None else device_kv_len.data_ptr()]
+        _LENGTHS.pack_into(self._bytes, 0, 0 if device_kv_len is None else device_kv_len.data_ptr())
+        at = _LENGTHS.size
         for level in index.levels:
-            sizes += (_page_bytes(level), _nbytes(level.block_pos), _nbytes(level.mask_bits), _nbytes(level.key_pos))
-        sizes += [0] * (1 + 4 * MAX_LEVELS - len(sizes))
-        _BYTES.pack_into(self._bytes, 0, *sizes)
-
-
-def _nbytes(array) -> int:
-    return 0 if array is None else array.nbytes
+            _ARRAYS.pack_into(
+                self._bytes,
+                at,
+                _page_bytes(level),
+                0 if level.block_pos is None else level.block_pos.nbytes,
+                0 if level.mask_bits is None else level.mask_bits.nbytes,
+                0 if level.key_pos is None else level.key_pos.nbytes,
+            )
+            at += _ARRAYS.size
 
 
 def _page_bytes(level: Level) -> int:

@@ -132,7 +132,7 @@ class KernelHandle:
         """How many workers of a CUDA kernel the device of that index holds at a time. Raises `RuntimeError` of CUDA."""
         return int(binding().device_workers(self.handle, device))
 
-    def run(self, args_address: int, q, k, v, out, lse=None, *stream: int) -> None:
+    def run(self, args_address: int, q, k, v, out, lse=None, stream: int = 0) -> int:
         """Check the tensors against the `RunArgs` at `args_address`, fill its views and run the kernel.
 
         Args:
@@ -143,11 +143,14 @@ class KernelHandle:
             lse: float32 `[tokens, qo_heads]`, written, or none.
             stream: a CUDA kernel's stream; a host kernel has none.
 
+        Returns:
+            1 where the stream is being captured, so that a graph holds the run; 0 where it runs now.
+
         All on the kernel's device, of any strides with the last 1. The GIL is released meanwhile. Raises `RunError`
         with both values before anything is written.
         """
         try:
-            self._run(self.handle, args_address, q, k, v, out, lse, *stream)
+            return self._run(self.handle, args_address, q, k, v, out, lse, stream)
         except ValueError as error:
             raise RunError(_first_line(error)) from None
 
