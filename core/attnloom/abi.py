@@ -7,7 +7,7 @@ from ctypes import c_float, c_int32, c_int64, c_void_p
 
 from attnloom.index import MAX_LEVELS
 
-ARGS_ABI = 2
+ARGS_ABI = 3
 
 
 class LevelView(ctypes.Structure):
@@ -65,6 +65,12 @@ class RaggedView(ctypes.Structure):
     _fields_ = (("data", c_void_p), ("stride_token", c_int64), ("stride_head", c_int64))
 
 
+class Scale(ctypes.Structure):
+    """What cached values are multiplied with: `number`, where there are no `values`."""
+
+    _fields_ = (("values", c_void_p), ("number", c_float), ("stride", c_int32))
+
+
 class RunArgs(ctypes.Structure):
     """The one argument of a kernel; the launcher fills the tensor views, the wrapper the rest."""
 
@@ -87,11 +93,9 @@ class RunArgs(ctypes.Structure):
         ("lse", c_void_p),
         ("lse_stride_token", c_int64),
         ("sm_scale", c_float),
-        ("reserved_scale", c_float),
-        ("k_scale", c_void_p),
-        ("v_scale", c_void_p),
-        ("k_scale_stride", c_int32),
-        ("v_scale_stride", c_int32),
+        ("reserved", c_float),
+        ("k_scale", Scale),
+        ("v_scale", Scale),
         ("params", c_void_p),
         ("plan", c_void_p),
         ("partial_o", c_void_p),

@@ -148,8 +148,8 @@ class Planned:
         self.index.check_pages(pages)
         self.enough_pages = pages
 
-    def point_to(self, workspace, bound, scales: tuple[int, int, int, int]) -> None:
-        """Let the kernel find its partial states, which `workspace` is large enough for, parameters and scales."""
+    def point_to(self, workspace, bound, scales: tuple) -> None:
+        """Let the kernel find its parameters, scales, and partial states in `workspace`, which is large enough."""
         wanted = (workspace.address, workspace.nbytes, bound.address, scales)
         if wanted == self._pointed_to:
             return
@@ -159,7 +159,7 @@ class Planned:
         args.partial_o = workspace.address
         args.partial_md = workspace.address + 4 * rows * self._spec.head_dim_v
         args.params = bound.address
-        args.k_scale, args.k_scale_stride, args.v_scale, args.v_scale_stride = scales
+        args.k_scale, args.v_scale = scales
         self._pointed_to = wanted
 
 

@@ -17,11 +17,12 @@ from attnloom.errors import NotPlannedError, ParamError, PlanError, RunError
 from attnloom.index import ComposedIndex
 from attnloom.limits import Limits
 from attnloom.planned import Binding, Planned
-from attnloom.scales import NO_SCALES, Scale
+from attnloom.scales import UNSCALED, scale_of
 from attnloom.spec import AttentionSpec
 from attnloom.workspace import Workspace
 
 _numbers = itertools.count()
+_UNSCALED = UNSCALED, UNSCALED
 _is_compiling, _is_grad_enabled = torch.compiler.is_compiling, torch.is_grad_enabled
 
 
@@ -86,8 +87,6 @@ class AttentionWrapper:
         self._plan: Planned | None = None
         self._kv_lens = None
         self._spare = Planned(spec, self._engine)
-        self._k_scale = Scale("k", spec.num_kv_heads, self._engine)
-        self._v_scale = Scale("v", spec.num_kv_heads, self._engine)
         self._busy = threading.Lock()
         custom_op.register(self)
 
@@ -197,9 +196,13 @@ class AttentionWrapper:
         if k.dim() == 4 and k.size(0) < planned.enough_pages:
             planned.check_pages(k.size(0))
         bound = planned.bound if params is None else planned.rebind(params)
-        scales = NO_SCALES
+        scales = _UNSCALED
         if k_scale is not None or v_scale is not None:
-            scales = (*self._k_scale.place(k_scale), *self._v_scale.place(v_scale))
+            heads = self.spec.num_kv_heads
+            scales = tuple(
+                scale_of(name, value, heads, self.device)
+                for name, value in (("k_scale", k_scale), ("v_scale", v_scale))
+            )
         planned.point_to(self.workspace, bound, scales)
         self._engine.launch(planned, q, k, v, out, lse)
 

@@ -154,6 +154,19 @@ def test_parameters_are_part_of_a_graph(bench, rng):
     captured.check(host, data)
 
 
+def test_a_scale_that_is_new_under_capture(bench, rng):
+    captured = Captured(bench, bench.spec("causal"), rng)
+    index, host, _ = bench.paged(rng, [(1, 300)] * 4, 16)
+    captured.capture(index)
+    scales = {"k_scale": 0.375, "v_scale": 1.25}
+    captured.graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(captured.graph):
+        captured.wrapper.run(captured.q, (captured.k, captured.v), out=captured.out, lse=captured.lse, **scales)
+    data = captured.fill(host)
+    captured.graph.replay()
+    bench.compare(captured.wrapper, host, data, captured.out[:4], captured.lse[:4], **scales)
+
+
 def test_what_a_graph_cannot_serve(bench, rng):
     captured = Captured(bench, bench.spec("causal"), rng)
     index, host, _ = bench.paged(rng, [(1, 300)] * 4, 16)

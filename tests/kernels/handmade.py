@@ -12,6 +12,7 @@ from attnloom import jit
 from attnloom.abi import ARGS_ABI, RunArgs
 from attnloom.dtypes import CODES, torch_dtype
 from attnloom.jit.host_kernel import KernelConfig, source
+from attnloom.scales import UNSCALED
 from attnloom.tile import Tile
 from attrs import Factory, define
 
@@ -290,8 +291,9 @@ def prepare(library, batch, q, k, v, plan, *, sm_scale, params=None, k_scale=Non
     args.sm_scale = sm_scale
     for name, scale in (("k_scale", k_scale), ("v_scale", v_scale)):
         if scale is not None:
-            setattr(args, name, _address(batch, scale, np.float32))
-            setattr(args, f"{name}_stride", int(len(np.atleast_1d(scale)) > 1))
+            setattr(args, name, (_address(batch, scale, np.float32), 1.0, int(len(np.atleast_1d(scale)) > 1)))
+        else:
+            setattr(args, name, UNSCALED)
     blob = params if params is not None else ctypes.create_string_buffer(8)
     args.params = ctypes.addressof(blob)
     args.plan = plan.ctypes.data

@@ -11,7 +11,6 @@ A wrapper knows nothing of devices; an engine of one (`host`, `cuda`) answers to
     seat(planned, workspace, kv_lens)     reserve what a plan needs and put it where the kernel reads it
     require(q, k, v, out, lse)            raises for tensors that the kernel cannot take
     empty(shape, dtype)                   a new output
-    constant(value)                       the address of a float32 scale
     launch(planned, q, k, v, out, lse)    run it
 """
 

@@ -9,7 +9,7 @@ from attrs import define
 
 from attnloom.engines import positive
 from attnloom.engines.upload import Upload, bytes_for_maxima
-from attnloom.errors import PlanError, RunError, UnsupportedError
+from attnloom.errors import PlanError, RunError
 from attnloom.index import MAX_LEVELS
 from attnloom.kernel import open_kernel
 from attnloom.planned import INVARIANT_KEYS
@@ -55,7 +55,6 @@ class CudaEngine:
         self._upload = Upload(self.device, self._upload_for_maxima())
         self._captured: _Captured | None = None
         self._planned_on = self._ran_on = self._workspace = None
-        self._constants: dict[float, torch.Tensor] = {}
 
     def _part_rows_for_maxima(self) -> int | None:
         """Workspace rows that no batch within the maxima exceeds; none where they leave it open."""
@@ -144,18 +143,6 @@ class CudaEngine:
     def empty(self, shape, dtype):
         """A new tensor on the device."""
         return torch.empty(shape, dtype=dtype, device=self.device)
-
-    def constant(self, value: float) -> int:
-        """The address of a device float32 of `value`. Raises `UnsupportedError` for a new one under capture."""
-        tensor = self._constants.get(value)
-        if tensor is None:
-            if _is_capturing():
-                raise UnsupportedError(
-                    f"the scale {value} is new while a CUDA graph is captured: give it as a float32 tensor on "
-                    f"{self.device}, or run once before capturing"
-                )
-            tensor = self._constants[value] = torch.full((1,), value, dtype=torch.float32, device=self.device)
-        return tensor.data_ptr()
 
     def launch(self, planned, q, k, v, out, lse) -> None:
         """Queue the kernel on the current stream. Raises `RunError` before anything is queued."""

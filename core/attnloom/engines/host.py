@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-
 import torch
 
 from attnloom import fork
@@ -26,7 +24,6 @@ class HostEngine:
         self.num_threads = positive("num_threads", num_threads, torch.get_num_threads())
         self.num_workers = positive("num_workers", num_workers, self.num_threads)
         self.kernel = open_kernel(spec, target, max_qo_len=limits.qo_len, max_kv_len=limits.kv_len)
-        self._constants: dict[float, ctypes.c_float] = {}
 
     def new_workspace(self) -> Workspace:
         """Memory for partial states, empty."""
@@ -60,15 +57,6 @@ class HostEngine:
     def empty(self, shape, dtype):
         """A new tensor on the host."""
         return torch.empty(shape, dtype=dtype)
-
-    def constant(self, value: float) -> int:
-        """The address of `value` as a float32, valid as long as this engine."""
-        number = self._constants.get(value)
-        if number is None:  # the newest stay: a run has two
-            if len(self._constants) >= 64:
-                del self._constants[next(iter(self._constants))]
-            number = self._constants[value] = ctypes.c_float(value)
-        return ctypes.addressof(number)
 
     def launch(self, planned, q, k, v, out, lse) -> None:
         """Run the kernel; returns when it is done. Raises `RunError` before anything is written."""

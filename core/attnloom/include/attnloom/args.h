@@ -4,7 +4,7 @@
 
 namespace attnloom {
 
-constexpr int32_t kArgsAbi = 2;
+constexpr int32_t kArgsAbi = 3;
 constexpr int kMaxLevels = 4;
 
 enum DType : int32_t { kF32 = 0, kF16 = 1, kBF16 = 2, kE4M3 = 3, kE5M2 = 4 };
@@ -54,6 +54,13 @@ struct RaggedView {
   int64_t stride_head;
 };
 
+// What cached values are multiplied with when they are read: `number`, or a float32 a kv head, or one for all.
+struct Scale {
+  const float* values;  // where the kernel runs; null: `number`
+  float number;
+  int32_t stride;  // 0: one for all heads, else elements from one head's to the next
+};
+
 struct RunArgs {
   int32_t abi;
   int32_t num_threads;  // host: OpenMP threads, 0 = its default
@@ -74,11 +81,9 @@ struct RunArgs {
   float* lse;  // [tokens, qo_heads], null: not wanted
   int64_t lse_stride_token;
   float sm_scale;
-  float reserved_scale;
-  const float* k_scale;  // [1] or [kv_heads] float32; null: 1
-  const float* v_scale;
-  int32_t k_scale_stride;  // 0: one for all heads, 1: one a head
-  int32_t v_scale_stride;
+  float reserved;
+  Scale k_scale;
+  Scale v_scale;
   const void* params;  // the composed variant's Params, on the host; a device kernel takes it by value
   const void* plan;    // PlanHeader, where the kernel runs
   float* partial_o;    // [num_part_rows, head_dim_v]

@@ -6,7 +6,9 @@
 
 namespace attnloom::cuda {
 
-ATTNLOOM_DEVICE float head_scale(const float* scale, int stride, int head) { return scale ? scale[head * stride] : 1.0f; }
+ATTNLOOM_DEVICE float head_scale(const Scale& scale, int head) {
+  return scale.values == nullptr ? scale.number : scale.values[head * scale.stride];
+}
 
 // Two neighbouring elements of the output.
 template <DType T>
@@ -31,7 +33,7 @@ ATTNLOOM_DEVICE void write_row(const RunArgs& args, const typename V::Params& pa
     }
     factor = state.d == 0.0f ? 0.0f : __fdividef(factor, state.d);
   }
-  if constexpr (!V::has_value_transform) factor *= head_scale(args.v_scale, args.v_scale_stride, site.kv_head);
+  if constexpr (!V::has_value_transform) factor *= head_scale(args.v_scale, site.kv_head);
 #pragma unroll
   for (int i = 0; i < Map::held; i++) row.x.at[i][0] *= factor, row.x.at[i][1] *= factor;
   if constexpr (V::has_output_transform) V::output_transform(params, row, site);

@@ -31,7 +31,7 @@ struct Unit {
     const bool by_position = V::has_kv_range && listed;
     if (threadIdx.x == 0) {
       float scale = args.sm_scale;
-      if constexpr (!V::has_key_transform) scale *= head_scale(args.k_scale, args.k_scale_stride, head);
+      if constexpr (!V::has_key_transform) scale *= head_scale(args.k_scale, head);
       const bool masked = level.mask_bits && level.mask_begin[item.level_row] >= 0;
       facts = {Units<V>(scale), listed, masked, by_position};
     }
@@ -42,8 +42,8 @@ struct Unit {
   ATTNLOOM_DEVICE KeySite<V> key_site() const {
     const bool single = item.request >= 0;
     return {item.request, head, single ? rows.qo_len[0] : 0, single ? rows.kv_len[0] : item.kv_start + item.row_kv_len,
-            V::has_key_transform ? head_scale(args.k_scale, args.k_scale_stride, head) : 1.0f,
-            V::has_value_transform ? head_scale(args.v_scale, args.v_scale_stride, head) : 1.0f};
+            V::has_key_transform ? head_scale(args.k_scale, head) : 1.0f,
+            V::has_value_transform ? head_scale(args.v_scale, head) : 1.0f};
   }
 
   // Asks for the query rows; rows that do not exist are zeros.

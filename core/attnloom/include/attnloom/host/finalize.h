@@ -6,7 +6,9 @@
 
 namespace attnloom::host {
 
-ATTNLOOM_FN float head_scale(const float* scale, int stride, int head) { return scale ? scale[head * stride] : 1.0f; }
+ATTNLOOM_FN float head_scale(const Scale& scale, int head) {
+  return scale.values == nullptr ? scale.number : scale.values[head * scale.stride];
+}
 
 // Joins row_init, normalises, applies the scale of V and output_transform, and writes the row of O and its LSE.
 template <class S, class V>
@@ -22,7 +24,7 @@ void finalize(const RunArgs& args, const typename V::Params& params, State state
     }
     factor = state.d == 0.0f ? 0.0f : factor / state.d;
   }
-  if constexpr (!V::has_value_transform) factor *= head_scale(args.v_scale, args.v_scale_stride, site.kv_head);
+  if constexpr (!V::has_value_transform) factor *= head_scale(args.v_scale, site.kv_head);
   alignas(64) float row[S::head_dim_v];
   ATTNLOOM_LOOP
   for (int d = 0; d < S::head_dim_v; d++) row[d] = o[d] * factor;

@@ -104,8 +104,8 @@ class Worker {
   // The tile at hand; `ahead` is the one after it.
   void attend_tile(const RunArgs& args, const typename V::Params& params, const Item& item, int head,
                    const Places<S>& ahead) {
-    const float k_scale = head_scale(args.k_scale, args.k_scale_stride, head);
-    const float v_scale = head_scale(args.v_scale, args.v_scale_stride, head);
+    const float k_scale = head_scale(args.k_scale, head);
+    const float v_scale = head_scale(args.v_scale, head);
     const float scale = V::has_key_transform ? args.sm_scale : args.sm_scale * k_scale;
     const bool single = item.request >= 0;
     const Site site{item.request, -1, head, -1, -1, 0, -1, single ? rows_.site[0].qo_len : 0,
