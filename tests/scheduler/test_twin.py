@@ -55,6 +55,14 @@ def test_both_partitioners_are_reached(planner):
     assert planner.plan(inputs(plain([1] * 17, [4096] * 17))).partitioner == "contiguous_cut"
 
 
+def test_even_pieces_are_not_cut(planner):
+    short = {"t_q": 16, "t_kv": 64, "alpha": 2_000_000, "beta": 20_000}
+    view = agree(planner, Case(plain([1] * 16, [1024] * 16), {"num_workers": 264}, (short,), None))
+    assert view.partitioner == "longest_first" and view.num_items == 256
+    uneven = agree(planner, Case(plain([1] * 16, [1024] * 15 + [3000]), {"num_workers": 264}, (short,), None))
+    assert uneven.partitioner == "contiguous_cut"
+
+
 def test_a_row_of_no_keys_among_the_keys_of_another_level(planner):
     nothing_shared = Batch([1, 1], [[([0], 1, 0), ([1], 40, 0)], [([0, 1], 0, 0)]])
     costs = {"t_q": 1, "t_kv": 1, "alpha": 1, "beta": 0, "row_beta": 1}

@@ -178,19 +178,29 @@ class LongestFirst {
     mean_keys_ = ceil_div(job.keys * heads, workers);
     few_ = units <= 8 * workers;
     perfect_ = ceil_div(job.total, workers);
+    if (job.prefill || units == 0 || units > workers) return;
+    make_entries();
+    const int64_t mean = ceil_div(total_, workers);
+    is_even_ = num_pieces_ <= workers && longest_entry() * piece_heads_ <= mean + mean / 16;
   }
 
-  // Leaves `makespan` at kNever where it cannot end within `limit`, or where that is hardly worth the time to plan it.
-  void run(int64_t limit) {
+  // Whether each piece has a worker to itself and none waits long for another: a cut, which splits more, is no better.
+  bool is_even() const { return is_even_; }
+
+  // False, and `makespan` kNever, where it cannot end within `limit`, or where that is hardly worth the time to plan it.
+  bool run(int64_t limit) {
     restart(out_, input_.num_workers);
     out_.makespan = kNever;
-    if (!job_.prefill && !(few_ && limit > perfect_ + perfect_ / 16)) return;
-    make_entries();
+    if (!job_.prefill && !(few_ && limit > perfect_ + perfect_ / 16)) return false;
+    if (num_pieces_ == 0) make_entries();
     const int64_t merge = merge_cost(input_, part_rows_);
     const int64_t most = limit - merge;
-    if (num_pieces_ > kMaxItems || shortest_end() > most || most >= kMaxLoad) return;
+    if (num_pieces_ > kMaxItems || shortest_end() > most || most >= kMaxLoad) return false;
     make_pieces();
-    if (deal(most)) out_.makespan = out_.busiest + merge;
+    out_.total = total_;
+    if (!deal(most)) return false;
+    out_.makespan = out_.busiest + merge;
+    return true;
   }
 
  private:
@@ -226,7 +236,7 @@ class LongestFirst {
         const int64_t cost = job_.cost(tile, first, last);
         entries_.push_back(
             {cost, i, first, last, static_cast<int32_t>(chunks), static_cast<int32_t>(num_pieces_ + chunk)});
-        out_.total += cost * input_.num_kv_heads;
+        total_ += cost * input_.num_kv_heads;
       }
       num_pieces_ += chunks * pieces_per_entry;
       if (tile.partial || chunks > 1) part_rows_ += chunks * input_.num_kv_heads * job_.rows(tile);
@@ -236,9 +246,13 @@ class LongestFirst {
 
   // No deal of the entries can end sooner.
   int64_t shortest_end() const {
+    return std::max(ceil_div(total_, input_.num_workers), longest_entry() * piece_heads_);
+  }
+
+  int64_t longest_entry() const {
     int64_t longest = 0;
     for (const Entry& entry : entries_) longest = std::max(longest, entry.cost);
-    return std::max(ceil_div(out_.total, input_.num_workers), longest * piece_heads_);
+    return longest;
   }
 
   int64_t count_head_pieces() const {
@@ -327,21 +341,26 @@ class LongestFirst {
   int64_t pieces_per_group_;
   int64_t piece_heads_;
   int64_t mean_keys_;
+  int64_t total_ = 0;
   int64_t num_pieces_ = 0;
   int64_t part_rows_ = 0;
   int64_t perfect_;  // no plan ends sooner
   bool few_;
+  bool is_even_ = false;
 };
 
 }  // namespace
 
 // Prefill may cost 1/32 more where it runs longest first: there heads share the cache, which the prediction leaves out.
 Partition& divide(const Job& job, Partitioners& scratch, Partitioner& kind) {
+  LongestFirst longest(job, scratch);
+  kind = kLongestFirst;
+  if (longest.is_even() && longest.run(kMaxLoad - 1)) return scratch.longest;
   ContiguousCut(job, scratch.cut).run();
   const int64_t cut = scratch.cut.makespan;
-  LongestFirst(job, scratch).run(job.prefill ? cut + cut / 32 : cut - 1);
-  kind = scratch.longest.makespan == kNever ? kContiguousCut : kLongestFirst;
-  return kind == kLongestFirst ? scratch.longest : scratch.cut;
+  if (longest.run(job.prefill ? cut + cut / 32 : cut - 1)) return scratch.longest;
+  kind = kContiguousCut;
+  return scratch.cut;
 }
 
 }  // namespace attnloom::scheduler

@@ -157,6 +157,16 @@ def longest_first(job: Job, limit: int) -> Partition:
     return out
 
 
+def is_even(job: Job) -> bool:
+    """Whether longest first gives each piece a worker to itself and none waits long for another: a cut, which splits
+    more, is no better."""
+    if job.prefill or not 0 < len(job.tiles) * job.heads <= job.workers:
+        return False
+    deal = longest_first(job, MAX_LOAD - 1)
+    mean = ceil_div(deal.total, job.workers)
+    return deal.makespan != NEVER and len(deal.pieces) <= job.workers and deal.busiest <= mean + mean // 16
+
+
 def _group_heads(job: Job) -> int:
     row_keys = sum(
         int(n) for level in job.index.levels for n, q in zip(level.kv_len, _counts(level), strict=True) if q > 0
