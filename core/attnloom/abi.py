@@ -48,6 +48,12 @@ class IndexView(ctypes.Structure):
     )
 
 
+class IndexBytes(ctypes.Structure):
+    """What an `IndexView` does not tell of its arrays; mirror of `csrc/index_bytes.h`."""
+
+    _fields_ = (("device_kv_len", c_void_p), ("levels", c_int64 * 4 * MAX_LEVELS))
+
+
 class CacheView(ctypes.Structure):
     """A cache of `[pages, page_size, kv_heads, head_dim]`, strides in elements."""
 

@@ -10,13 +10,13 @@ import ctypes
 import functools
 import math
 
-from attnloom.abi import ARGS_ABI, RunArgs
+from attnloom.abi import ARGS_ABI, IndexBytes, RunArgs
 from attnloom.dtypes import CODES, DTYPE_BYTES
 from attnloom.errors import PlanError, RunError
 from attnloom.index import ComposedIndex
 from attnloom.spec import AttentionSpec
 from attnloom.variant import TensorParam
-from attnloom.views import write_index
+from attnloom.views import IndexViewer
 
 INVARIANT_KEYS = 1024
 """Keys of a chunk of a batch-invariant plan, rounded up to a multiple of every tile."""
@@ -34,6 +34,7 @@ class Planned:
 
     Attributes:
         args: the `RunArgs`; they and all they point to live as long as this object.
+        index_bytes: sizes of the index's arrays, for an upload.
         index: the planned index, composed or single, whichever is predicted to be faster.
         bound: the parameters in force.
         view: what the planner says of the plan.
@@ -44,10 +45,11 @@ class Planned:
         from attnloom_scheduler.planner import Planner
 
         self._planner = Planner(_scheduler_library())
-        self._buffer = bytearray(ctypes.sizeof(RunArgs))
-        self.args = RunArgs.from_buffer(self._buffer)
+        self.args, self.index_bytes = RunArgs(), IndexBytes()
         self.args_address = ctypes.addressof(self.args)
-        self._spec, self._device, self._keeps_addresses = spec, engine.device, engine.keeps_addresses
+        self.index_bytes_address = ctypes.addressof(self.index_bytes)
+        self._viewer = IndexViewer(self.args, self.index_bytes, spec.num_kv_heads, engine.device)
+        self._spec, self._keeps_addresses = spec, engine.keeps_addresses
         self._row_bytes = 4 * (spec.head_dim_v + 2)
         self.use_softmax = engine.kernel.composition.use_softmax
         self.index: ComposedIndex | None = None
@@ -110,7 +112,7 @@ class Planned:
             if composed.makespan < view.makespan * self._cost_of_rereading(index):
                 view, chosen = composed, index
             else:
-                self._write(chosen)
+                self._viewer.write(chosen)
         self.view, self.index = view, chosen
         self.num_tokens = chosen.num_tokens
         self.enough_pages = math.inf
@@ -122,11 +124,8 @@ class Planned:
         return (once + self._reread * (every - once)) / every if every > once else 1.0
 
     def _plan_one(self, index: ComposedIndex):
-        self._write(index)
+        self._viewer.write(index)
         return self._planner.plan(self._input)
-
-    def _write(self, index: ComposedIndex) -> None:
-        write_index(self._buffer, index, self._spec.num_kv_heads, self._device)
 
     def rebind(self, params: dict):
         """The parameters of a run that gives others than the plan.

@@ -1,103 +1,83 @@
-"""Addresses of an index's arrays, written into the arguments of a kernel in place."""
+"""Where the arrays of an index lie, written into the arguments of a kernel in place."""
 
 from __future__ import annotations
 
 import ctypes
-import struct
+from operator import attrgetter
 
 import numpy as np
 
-from attnloom.abi import IndexView, LevelView, RunArgs
+from attnloom.abi import IndexBytes, RunArgs
 from attnloom.errors import PlanError, UnsupportedError
 from attnloom.index import MAX_LEVELS, ComposedIndex, Level
 
-_INDEX = struct.Struct("@4q4i")
-_LEVEL = struct.Struct("@13q2i")
-_INDEX_AT = RunArgs.index.offset
-_LEVELS_AT = _INDEX_AT + IndexView.levels.offset
-_LEVEL_SIZE = ctypes.sizeof(LevelView)
-_borrow = (ctypes.c_char * 0).from_buffer
-_addressof = ctypes.addressof
+_of_index = attrgetter("qo_indptr", "kv_len", "token_request", "q_pos")
+_of_level = attrgetter(
+    "row_indptr", "row_tokens", "kv_len", "kv_start", "kv_offset", "page_begin", "indices",
+    "block_pos", "mask_bits", "mask_begin", "key_pos", "key_pos_begin",
+)  # fmt: skip
+_PAGES_OF_LEVEL = 6
 
 
-def address(array) -> int:
-    """The address of a numpy array's or host tensor's data."""
-    try:
-        return _addressof(_borrow(array))
-    except TypeError:  # a tensor, or an array that must not be written
-        return array.data_ptr() if hasattr(array, "data_ptr") else array.ctypes.data
-
-
-def write_index(buffer: bytearray, index: ComposedIndex, num_kv_heads: int, device) -> None:
-    """Fill the `index` of the `RunArgs` that lie in `buffer`; the caller keeps `index` alive.
+class IndexViewer:
+    """Writes views of indices into the arguments of one kernel.
 
     Args:
+        args: the `RunArgs` whose `index` is filled.
+        index_bytes: the `IndexBytes` beside it.
+        num_kv_heads: of the kernel.
         device: the `torch.device` of the kernel. Page ids may lie on it or on the host.
-
-    Raises:
-        PlanError: more levels than a kernel holds, or page lists for another number of kv heads.
-        UnsupportedError: page ids on another device.
     """
-    levels = index.levels
-    if len(levels) > MAX_LEVELS:
-        raise PlanError(f"the index has {len(levels)} levels, a kernel holds at most {MAX_LEVELS}")
-    qo_indptr, kv_len = address(index.qo_indptr), address(index.kv_len)
-    _INDEX.pack_into(
-        buffer,
-        _INDEX_AT,
-        qo_indptr,
-        kv_len,
-        address(index.token_request),
-        0 if index.q_pos is None else address(index.q_pos),
-        len(index.kv_len),
-        len(index.token_request),
-        index.page_size,
-        len(levels),
-    )
-    at = _LEVELS_AT
-    for level in levels:
-        indices, kv_start = level.indices, address(level.kv_start)
-        if type(indices) is not np.ndarray:
-            _check_device(indices, device)
-        if level.per_head:
-            _check_heads(level, num_kv_heads)
-        _LEVEL.pack_into(  # what a level of one row a request shares is looked up once
-            buffer,
-            at,
-            qo_indptr if level.row_indptr is index.qo_indptr else address(level.row_indptr),
-            0 if level.row_tokens is None else address(level.row_tokens),
-            kv_len if level.kv_len is index.kv_len else address(level.kv_len),
-            kv_start,
-            kv_start if level.kv_offset is level.kv_start else address(level.kv_offset),
-            address(level.page_begin),
-            address(indices),
-            _head_stride(indices) if level.per_head else 0,
-            0 if level.block_pos is None else address(level.block_pos),
-            0 if level.mask_bits is None else address(level.mask_bits),
-            0 if level.mask_begin is None else address(level.mask_begin),
-            0 if level.key_pos is None else address(level.key_pos),
-            0 if level.key_pos_begin is None else address(level.key_pos_begin),
-            indices.itemsize == 8,
-            len(level.kv_len),
-        )
-        at += _LEVEL_SIZE
 
+    def __init__(self, args: RunArgs, index_bytes: IndexBytes, num_kv_heads: int, device):
+        from attnloom.jit.launcher import view_index
 
-def _check_device(indices, device) -> None:
-    if indices.device.type != "cpu" and indices.device != device:
-        raise UnsupportedError(
-            f"the page ids are on {indices.device}, the kernel runs on {device}: use .{_move(device)}"
-        )
+        self._fill = view_index()
+        self._levels = list(args.index.levels)
+        self._places = ctypes.addressof(args.index), ctypes.addressof(index_bytes)
+        self._num_kv_heads, self._device = num_kv_heads, device
 
+    def write(self, index: ComposedIndex) -> None:
+        """Fill the view; the caller keeps `index` alive.
 
-def _check_heads(level: Level, num_kv_heads: int) -> None:
-    if level.indices.shape[0] != num_kv_heads:
-        raise PlanError(f"the index has page lists for {level.indices.shape[0]} kv heads, the spec has {num_kv_heads}")
+        Raises:
+            PlanError: more levels than a kernel holds, or page lists for another number of kv heads.
+            UnsupportedError: page ids on another device.
+        """
+        levels = index.levels
+        if len(levels) > MAX_LEVELS:
+            raise PlanError(f"the index has {len(levels)} levels, a kernel holds at most {MAX_LEVELS}")
+        arrays, on_device = _of_index(index), []
+        for level, view in zip(levels, self._levels, strict=False):
+            of_level, indices = _of_level(level), level.indices
+            if level.per_head:
+                self._check_heads(level)
+            if type(indices) is not np.ndarray:
+                pages = self._host_pages(indices)
+                of_level = (*of_level[:_PAGES_OF_LEVEL], pages, *of_level[_PAGES_OF_LEVEL + 1 :])
+                if pages is None:
+                    on_device.append((view, indices))
+            arrays += of_level
+        self._fill(arrays, index.page_size, *self._places)
+        for view, indices in on_device:
+            view.indices, view.indices_are_64 = indices.data_ptr(), indices.itemsize == 8
+            view.indices_head_stride = indices.stride(0) if indices.dim() == 2 else 0
 
+    def _host_pages(self, indices):
+        """A tensor of page ids as an array, none where it is on the kernel's device."""
+        if indices.device.type == "cpu":
+            return indices.numpy()
+        if indices.device != self._device:
+            raise UnsupportedError(
+                f"the page ids are on {indices.device}, the kernel runs on {self._device}: use .{_move(self._device)}"
+            )
+        return None
 
-def _head_stride(indices) -> int:
-    stride = getattr(indices, "stride", None)
-    return stride(0) if stride is not None else indices.strides[0] // indices.itemsize
+    def _check_heads(self, level: Level) -> None:
+        if level.indices.shape[0] != self._num_kv_heads:
+            raise PlanError(
+                f"the index has page lists for {level.indices.shape[0]} kv heads, the spec has {self._num_kv_heads}"
+            )
 
 
 def _move(device) -> str:

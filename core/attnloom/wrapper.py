@@ -173,11 +173,11 @@ class AttentionWrapper:
             planned = self._in_force()
             if (return_lse or lse is not None) and not planned.use_softmax:
                 raise RunError("these variants use no softmax, so there is no LSE: drop return_lse and lse")
-            shape = (planned.num_tokens, self.spec.num_qo_heads)
             if out is None:
-                out = self._engine.empty((*shape, self.spec.head_dim_v), self._out_dtype)
+                shape = (planned.num_tokens, self.spec.num_qo_heads, self.spec.head_dim_v)
+                out = self._engine.empty(shape, self._out_dtype)
             if lse is None and return_lse:
-                lse = self._engine.empty(shape, torch.float32)
+                lse = self._engine.empty((planned.num_tokens, self.spec.num_qo_heads), torch.float32)
             self._engine.require(q, k, v, out, lse)
             if _is_grad_enabled():
                 _check_gradients(q, k, v, out)

@@ -9,11 +9,14 @@
 
 #include "cuda_driver.h"
 #include "ffi.h"
+#include "index_bytes.h"
 
 namespace {
 
+using attnloom::IndexBytes;
 using attnloom::IndexView;
 using attnloom::kMaxLevels;
+using attnloom::LevelBytes;
 using attnloom::LevelView;
 using attnloom::PlanHeader;
 using attnloom::RunArgs;
@@ -22,16 +25,6 @@ namespace cuda = attnloom::cuda;
 
 constexpr int kSlots = 4;
 constexpr int64_t kAlign = 64;
-
-// What an IndexView does not tell of its arrays: bytes of them. Mirrored in attnloom/engines/upload.py.
-struct LevelBytes {
-  int64_t indices;  // -1: they are on the device already
-  int64_t block_pos, mask_bits, key_pos;
-};
-struct IndexBytes {
-  const void* device_kv_len;  // null: the host's are uploaded
-  LevelBytes levels[kMaxLevels];
-};
 
 int64_t aligned(int64_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
 

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import ctypes
-import struct
 import warnings
 import weakref
 
-import numpy as np
 import torch
 
 from attnloom.errors import PlanError
-from attnloom.index import MAX_LEVELS, ComposedIndex, Level
+from attnloom.index import MAX_LEVELS
 
 _SLACK = 1 << 16
-_LENGTHS, _ARRAYS = struct.Struct("@q"), struct.Struct("@4q")
-"""`IndexBytes` of csrc/plan_ring.cc: the address of device lengths or 0, then bytes of each level's arrays."""
 
 
 class Upload:
@@ -34,8 +29,6 @@ class Upload:
         self._upload, self._follow = module.upload, module.follow_upload
         self._ring = int(module.ring_new(device.index))
         weakref.finalize(self, module.ring_free, self._ring)
-        self._bytes = bytearray(_LENGTHS.size + _ARRAYS.size * MAX_LEVELS)
-        self._bytes_address = ctypes.addressof(ctypes.c_char.from_buffer(self._bytes))
         self._buffer = torch.empty(nbytes, dtype=torch.uint8, device=device)
         self.captured = False
         self._warned = False
@@ -52,7 +45,7 @@ class Upload:
             PlanError: it needs more than a captured buffer holds. MemoryError, torch.OutOfMemoryError: no memory.
                 What was uploaded before stays.
         """
-        self._describe(planned.index, device_kv_len)
+        planned.index_bytes.device_kv_len = None if device_kv_len is None else device_kv_len.data_ptr()
         status = self._send(planned, self._buffer, stream)
         if status < 0:
             needed = self.nbytes - status
@@ -83,41 +76,11 @@ class Upload:
             self._ring,
             planned.args_address,
             planned.view.address,
-            self._bytes_address,
+            planned.index_bytes_address,
             buffer.data_ptr(),
             buffer.numel(),
             stream,
         )
-
-    def _describe(self, index: ComposedIndex, device_kv_len) -> None:
-        _LENGTHS.pack_into(self._bytes, 0, 0 if device_kv_len is None else device_kv_len.data_ptr())
-        at = _LENGTHS.size
-        for level in index.levels:
-            _ARRAYS.pack_into(
-                self._bytes,
-                at,
-                _page_bytes(level),
-                0 if level.block_pos is None else level.block_pos.nbytes,
-                0 if level.mask_bits is None else level.mask_bits.nbytes,
-                0 if level.key_pos is None else level.key_pos.nbytes,
-            )
-            at += _ARRAYS.size
-
-
-def _page_bytes(level: Level) -> int:
-    """Bytes of the page ids from the first to the last, the lists of all heads; -1 where they are on the device."""
-    indices = level.indices
-    if type(indices) is np.ndarray:
-        if indices.ndim == 1:
-            return indices.nbytes
-        heads, stride = indices.shape[0], indices.strides[0]
-    else:
-        if indices.device.type != "cpu":
-            return -1
-        if indices.dim() == 1:
-            return indices.numel() * indices.element_size()
-        heads, stride = indices.shape[0], indices.stride(0) * indices.element_size()
-    return (heads - 1) * stride + indices.shape[-1] * indices.itemsize if heads else 0
 
 
 def bytes_for_maxima(limits, *, group: int, num_qo_heads: int, workers: int, t_q: int, part_rows: int) -> int:

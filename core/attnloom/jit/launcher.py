@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import hashlib
 import os
@@ -91,16 +92,31 @@ def scheduler_library() -> Path:
 
 
 @functools.cache
+def _binding_path() -> str:
+    return str((shipped.find(binding_unit()) or build(binding_unit())).path)
+
+
+@functools.cache
 def _binding():
     import tvm_ffi
 
-    return tvm_ffi.load_module(str((shipped.find(binding_unit()) or build(binding_unit())).path))
+    return tvm_ffi.load_module(_binding_path())
 
 
 def binding():
     """The launcher's tvm-ffi module, built on first use and loaded once: `open_kernel`, `kernel_symbol` and `run`."""
     with _lock:
         return _binding()
+
+
+@functools.cache
+def view_index():
+    """The launcher's `attnloom_view_index(arrays, page_size, view_address, bytes_address)`; see csrc/view_index.cc."""
+    with _lock:
+        function = ctypes.PyDLL(_binding_path()).attnloom_view_index
+    function.argtypes = (ctypes.py_object, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
+    function.restype = ctypes.c_int
+    return function
 
 
 class KernelHandle:
