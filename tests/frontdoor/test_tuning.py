@@ -159,6 +159,29 @@ def test_where_the_table_is(monkeypatch, tmp_path):
         tile_table.add(tile_table.table_path(), entry(spec_of()))
 
 
+def test_the_doctor_looks_at_the_table(table, monkeypatch, capsys):
+    def told():
+        status = main(["doctor", "--json"])
+        found = json.loads(capsys.readouterr().out)
+        return (
+            status,
+            found["tile table"],
+            [problem for problem in found["problems"] if "tile" in problem or "tune" in problem],
+        )
+
+    missing = told()
+    assert missing[0] == 1 and "No such file" in missing[2][0]
+    tile_table.add(table, entry(spec_of()))
+    assert told()[1:] == (f"{table} (1 problem(s))", [])
+    tile_table.add(table, entry(spec_of(head_dim=64), version="0.0.9"))
+    assert "1 of 2 problems" in told()[2][0] and "measured with attnloom 0.0.9" in told()[2][0]
+    monkeypatch.setenv(tile_table.VARIABLE, "")
+    assert "none is read" in told()[1]
+    monkeypatch.delenv(tile_table.VARIABLE)
+    monkeypatch.setenv("XDG_DATA_HOME", str(table.parent))
+    assert "none yet" in told()[1] and not told()[2]
+
+
 def test_tiles_change_no_result(table, monkeypatch):
     rng = torch.Generator().manual_seed(3)
     q, k, v = (torch.randn(2, 40, heads, 32, generator=rng) for heads in (4, 2, 2))

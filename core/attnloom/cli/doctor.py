@@ -27,6 +27,7 @@ from attnloom.plugins.discovery import GROUP, PROVIDES, search_paths, unmet
 from attnloom.plugins.origin import source_folder
 from attnloom.plugins.pluginset import PluginSet
 from attnloom.plugins.record import State
+from attnloom.tile_table import VARIABLE, read, table_path
 
 
 def run(argv: Sequence[str]) -> int:
@@ -54,6 +55,7 @@ def report(plugin_set: PluginSet, problems: list[str]) -> dict:
         "compiler": compiler()[0],
         "cuda compiler": cuda_compiler(),
         "cache": str(cache.root().parent),
+        "tile table": tile_table()[0],
         "configuration": configuration(plugin_set.config),
         "plugins": [record.as_dict() for record in plugin_set.records()],
         "problems": problems,
@@ -105,7 +107,7 @@ def problems_of(plugin_set: PluginSet) -> list[str]:
         check_writable(cache.root())
     except ConfigError as error:
         problems.append(str(error))
-    return problems + [problem for _, problem in [compiler()] if problem]
+    return problems + [problem for _, problem in (compiler(), tile_table()) if problem]
 
 
 def check_writable(folder: Path) -> None:
@@ -146,6 +148,23 @@ def cuda_compiler() -> str:
     except CompileError as error:
         unset = not os.environ.get("CUDA_HOME")
         return "none found (only CUDA kernels need one: pip install 'attnloom[cuda]')" if unset else str(error)
+
+
+def tile_table() -> tuple[str, str]:
+    """The table that tiles are chosen by, and what is wrong with it, or nothing."""
+    path = table_path()
+    if path is None:
+        return f"none is read, {VARIABLE} is empty", ""
+    if VARIABLE not in os.environ and not path.exists():
+        return f"none yet, attnloom tune makes {path}", ""
+    try:
+        versions = [entry.version for entry in read(path)]
+    except (ConfigError, OSError) as error:
+        return str(path), f"the tile table is ignored: {error}"
+    stale = [version for version in versions if version != __version__]
+    others = ", ".join(sorted(set(stale)))
+    told = f"{len(stale)} of {len(versions)} problems in {path} were measured with attnloom {others}: tune again"
+    return f"{path} ({len(versions)} problem(s))", told if stale else ""
 
 
 def stale_installs() -> Iterator[str]:
