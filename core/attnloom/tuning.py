@@ -6,6 +6,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from datetime import UTC, datetime
 
 import torch
@@ -108,10 +109,10 @@ def tune(
     candidates = [Candidate(tiles) for tiles in tile_choices(spec, target, problem)]
     on_progress(f"compiling {len(candidates)} kernels")
     _compile([spec.evolve(tile=one.tiles) for one in candidates], target)
-    benches = [_Bench(spec, device, batch) for batch in batches]
-    for bench in benches:
-        on_progress(f"measuring {bench.batch.name}")
-        bench.measure(candidates, repeats)
+    for batch in batches:
+        on_progress(f"measuring {batch.name}")
+        with nullcontext() if device.type == "cpu" else torch.cuda.device(device):
+            _Bench(spec, device, batch).measure(candidates, repeats)
     best = fastest(candidates)
     entry = Entry(
         problem=problem_key(problem),
@@ -191,7 +192,7 @@ class _Bench:
     def __init__(self, spec: AttentionSpec, device: torch.device, batch: Batch):
         from attnloom.dense import build_index
 
-        self.batch, self._spec, self._device = batch, spec, device
+        self._batch, self._spec, self._device = batch, spec, device
         qo_lens = [1 if batch.kind == "decode" else batch.keys] * batch.requests
         self._index = build_index(qo_lens, [batch.keys] * batch.requests, PAGE_SIZE)
         pages = -(-batch.requests * batch.keys // PAGE_SIZE)
@@ -223,7 +224,7 @@ class _Bench:
             self._run(wrapper)
             expected = self._out.float() if expected is None else expected
             if self._differs(expected):
-                one.fault = f"another result than that of the core's tiles on {self.batch.name}"
+                one.fault = f"another result than that of the core's tiles on {self._batch.name}"
             else:
                 wrappers[number] = wrapper
         times: dict[int, list[float]] = {number: [] for number in wrappers}
@@ -232,7 +233,7 @@ class _Bench:
             for number in order[turn % len(order) :] + order[: turn % len(order)]:
                 times[number].append(self._time(wrappers[number]))
         for number, taken in times.items():
-            candidates[number].microseconds[self.batch.name] = round(statistics.median(taken), 2)
+            candidates[number].microseconds[self._batch.name] = round(statistics.median(taken), 2)
 
     def _open(self, tiles: TileChoice):
         from attnloom.wrapper import AttentionWrapper
