@@ -111,7 +111,8 @@ class AttentionWrapper:
             )
         if params is not None:
             _check_params(params)
-        with self._alone():
+        self._enter()
+        try:
             index.ensure_valid()
             if self._limited:
                 self.limits.check(index)
@@ -125,6 +126,8 @@ class AttentionWrapper:
             self._kv_lens = kv_lens
             self._spare = self._plan or Planned(self.spec, self._engine)
             self._plan = planned
+        finally:
+            self._busy.release()
 
     def workspace_size(self) -> int:
         """Bytes of workspace that the plan in force needs. Raises `NotPlannedError`."""
@@ -169,7 +172,8 @@ class AttentionWrapper:
         k, v = kv if type(kv) is tuple and len(kv) == 2 and kv_layout == "NHD" else cache_views(kv, kv_layout)
         if _is_compiling():
             return custom_op.call(self, q, k, v, out, lse, return_lse, params, k_scale, v_scale)
-        with self._alone():
+        self._enter()
+        try:
             planned = self._in_force()
             if (return_lse or lse is not None) and not planned.use_softmax:
                 raise RunError("these variants use no softmax, so there is no LSE: drop return_lse and lse")
@@ -191,6 +195,8 @@ class AttentionWrapper:
                     raise
                 raise RunError(f"{error}{hint}") from None
             return (out, lse) if return_lse else out
+        finally:
+            self._busy.release()
 
     def _launch(self, planned: Planned, q, k, v, out, lse, params, k_scale, v_scale) -> None:
         if k.dim() == 4 and k.size(0) < planned.enough_pages:
@@ -218,10 +224,9 @@ class AttentionWrapper:
             raise NotPlannedError("run and workspace_size need a plan: call plan(index) first")
         return self._plan
 
-    def _alone(self):
-        if self._busy.locked():
+    def _enter(self) -> None:
+        if not self._busy.acquire(blocking=False):
             raise RunError(f"{self!r} is in use by another thread: make a wrapper for each thread")
-        return self._busy
 
     def __reduce__(self):
         raise pickle.PicklingError(
