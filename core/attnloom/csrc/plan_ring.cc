@@ -181,17 +181,6 @@ ATTNLOOM_EXPORT __tvm_ffi_ring_free(void*, const TVMFFIAny* args, int32_t num_ar
   });
 }
 
-// upload_size(run_args: int, plan: int, index_bytes: int) -> bytes: int
-ATTNLOOM_EXPORT __tvm_ffi_upload_size(void*, const TVMFFIAny* args, int32_t num_args, TVMFFIAny* result) {
-  return guarded([&] {
-    want_arguments(num_args, 3);
-    const auto& run_args = *reinterpret_cast<const RunArgs*>(integer(args[0], "run_args"));
-    const auto& plan = *reinterpret_cast<const PlanHeader*>(integer(args[1], "plan"));
-    const auto& bytes = *reinterpret_cast<const IndexBytes*>(integer(args[2], "index_bytes"));
-    return_integer(result, pack(nullptr, 0, run_args, plan, bytes).bytes);
-  });
-}
-
 // upload(ring, run_args, plan, index_bytes, buffer, capacity, stream: all int) -> status: int
 //   0: on its way; 1: on its way after a wait, since all slots were in use; else the negated bytes that `capacity` lacks.
 // Sets plan and device_index of the run's arguments.

@@ -64,7 +64,7 @@ class Upload:
                 "plan() waited: four plans of this wrapper were queued before the device had taken the first. Plan no "
                 "further ahead, or this costs time.",
                 RuntimeWarning,
-                stacklevel=5,
+                stacklevel=4,
             )
 
     def follow(self, stream: int) -> None:
