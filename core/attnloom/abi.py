@@ -7,7 +7,7 @@ from ctypes import c_float, c_int32, c_int64, c_void_p
 
 from attnloom.index import MAX_LEVELS
 
-ARGS_ABI = 3
+ARGS_ABI = 4
 
 
 class LevelView(ctypes.Structure):
@@ -110,4 +110,6 @@ class RunArgs(ctypes.Structure):
         ("device_index", c_void_p),
         ("device", c_int32),
         ("spare_rows", c_int32),
+        ("num_workers", c_int32),
+        ("merge_pass", c_int32),
     )

@@ -6,7 +6,7 @@ import numpy as np
 from attnloom.errors import PlanError
 from attrs import frozen
 
-from attnloom_scheduler.inputs import ITEM_PARTIAL, ITEM_WHOLE_ROW, PLAN_ABI, Item, PlanHeader
+from attnloom_scheduler.inputs import ITEM_PARTIAL, ITEM_WHOLE_ROW, PLAN_ABI, Item, PlanHeader, WorkerQueue
 
 FIELDS = tuple(name for name, _ in Item._fields_)
 
@@ -63,12 +63,14 @@ class Plan:
         queues: the items of each worker, in the order it runs them.
         merges: the output rows made of partials, by token then query head.
         num_part_rows: rows of the workspace.
+        fused_merge: whether the items of a row may merge it, since they have all their rows in common.
         t_q, t_kv: of each tile class.
     """
 
     queues: tuple[tuple[WorkItem, ...], ...]
     merges: tuple[Merge, ...]
     num_part_rows: int
+    fused_merge: bool
     t_q: tuple[int, ...]
     t_kv: tuple[int, ...]
 
@@ -91,16 +93,12 @@ def decode(data: bytes) -> Plan:
     def ints(offset: int, count: int) -> list[int]:
         return np.frombuffer(data, np.int32, count, offset).tolist()
 
-    def items(offset: int, count: int) -> list[Item]:
-        return list((Item * count).from_buffer_copy(data, offset))
-
-    next_indptr = ints(header.next_indptr, header.num_workers + 1)
-    firsts = items(header.first_items, header.num_workers)
-    others = items(header.items, next_indptr[-1])
+    workers = (WorkerQueue * header.num_workers).from_buffer_copy(data, header.workers)
+    others = (Item * max((worker.end for worker in workers), default=0)).from_buffer_copy(data, header.items)
     queues = []
-    for worker, first in enumerate(firsts):
-        queue = [first, *others[next_indptr[worker] : next_indptr[worker + 1]]] if first.q_tokens else []
-        queues.append(tuple(_work_item(worker, item) for item in queue))
+    for number, worker in enumerate(workers):
+        queue = [worker.first, *others[worker.next : worker.end]] if worker.first.q_tokens else []
+        queues.append(tuple(_work_item(number, item) for item in queue))
     indptr = ints(header.merge_indptr, header.num_merge + 1)
     parts = ints(header.merge_part, header.num_merge_parts)
     rows = zip(ints(header.merge_token, header.num_merge), ints(header.merge_head, header.num_merge), strict=True)
@@ -112,6 +110,7 @@ def decode(data: bytes) -> Plan:
         queues=tuple(queues),
         merges=tuple(merges),
         num_part_rows=header.num_part_rows,
+        fused_merge=bool(header.fused_merge),
         t_q=tuple(header.t_q[: header.num_classes]),
         t_kv=tuple(header.t_kv[: header.num_classes]),
     )

@@ -7,7 +7,7 @@ from ctypes import c_int32, c_int64, c_uint8, c_uint16, c_void_p
 from typing import Any
 
 SCHEDULER_ABI = 2
-PLAN_ABI = 1
+PLAN_ABI = 2
 PARTITIONERS = ("nothing", "contiguous_cut", "longest_first")
 ITEM_PARTIAL = 1
 ITEM_WHOLE_ROW = 2
@@ -96,6 +96,12 @@ class Item(ctypes.Structure):
     )
 
 
+class WorkerQueue(ctypes.Structure):
+    """Where a worker begins; `plan.h` explains the fields."""
+
+    _fields_ = (("first", Item), ("next", c_int32), ("end", c_int32), ("reserved", c_int32 * 2))
+
+
 class PlanHeader(ctypes.Structure):
     """The head of a plan buffer; offsets are bytes from its own address."""
 
@@ -109,14 +115,14 @@ class PlanHeader(ctypes.Structure):
         ("num_classes", c_int32),
         ("t_q", c_int32 * 2),
         ("t_kv", c_int32 * 2),
-        ("reserved", c_int32),
-        ("first_items", c_int64),
-        ("next_indptr", c_int64),
+        ("fused_merge", c_int32),
+        ("workers", c_int64),
         ("items", c_int64),
         ("merge_token", c_int64),
         ("merge_head", c_int64),
         ("merge_indptr", c_int64),
         ("merge_part", c_int64),
+        ("arrived", c_int64),
         ("total_bytes", c_int64),
     )
 

@@ -95,6 +95,8 @@ def arrived(planned):
                 assert np.array_equal(array(getattr(placed, name), own), own), name
     assert ctypes.string_at(planned.args.plan, planned.view.nbytes) == planned.view.to_bytes()
     assert planned.args.plan % 64 == 0
+    assert planned.args.num_workers == len(planned.view.decode().queues)
+    assert planned.args.merge_pass == (len(planned.index.levels) > 1 and planned.view.num_merge > 0)
     return view
 
 

@@ -1,4 +1,4 @@
-"""Small batches of every kind of kernel, for tools that watch memory.
+"""Small batches of every kind of kernel and of merge, for tools that watch memory.
 
     PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --tool memcheck python tests/gpu/small_cases.py
 
@@ -18,7 +18,8 @@ CHAINS = {
     "rope": (["rope", "sliding_window", "sinks"], {"sliding_window.left": 9, "sinks.sinks": np.zeros(4, np.float32)}),
     "sigmoid": (["causal", "sigmoid"], {}),
 }
-BATCHES = ([(1, 130), (1, 0), (1, 17)], [(20, 40), (3, 3), (0, 5)])
+PAGE = 4
+BATCHES = ([(1, 130), (1, 0), (1, 17)], [(20, 40), (3, 3), (0, 5)], [(1, 700), (2, 330)])
 
 
 def main() -> int:
@@ -30,27 +31,40 @@ def main() -> int:
             )
             wrapper = attnloom.AttentionWrapper(spec, "cuda", num_workers=5)
             for requests in BATCHES:
-                run(rng, wrapper, requests)
+                run(wrapper, *paged(rng, requests))
+            run(wrapper, *shared())
         print(f"{name}: done", flush=True)
     return 0
 
 
-def run(rng, wrapper, requests) -> None:
-    """Append a batch's keys, and attend to them."""
-    spec, page = wrapper.spec, 4
-    width = max(-(-kv // page) for _, kv in requests)
+def paged(rng, requests):
+    """An index of shuffled pages, and how many pages there are."""
+    width = max(-(-kv // PAGE) for _, kv in requests)
     table = rng.permutation(len(requests) * width).astype(np.int32).reshape(len(requests), width)
     lens = [qo for qo, _ in requests], [kv for _, kv in requests]
-    index = attnloom.storage_format("page_table").build_index(*lens, page, block_tables=table)
-    cache = tuple(torch.zeros(table.size, page, 2, 64, device="cuda").to(getattr(torch, spec.kv_dtype)) for _ in "kv")
+    return attnloom.storage_format("page_table").build_index(*lens, PAGE, block_tables=table), table.size
+
+
+def shared():
+    """An index of two levels, which a launch of its own merges."""
+    tables = [[*range(100), 100 + row] for row in range(12)]
+    build = attnloom.storage_format("radix_tree").build_index
+    return build([1] * 12, [400 + PAGE] * 12, PAGE, block_tables=tables), 112
+
+
+def run(wrapper, index, pages) -> None:
+    """Append a batch's keys, and attend to them twice by one plan."""
+    spec = wrapper.spec
+    cache = tuple(torch.zeros(pages, PAGE, 2, 64, device="cuda").to(getattr(torch, spec.kv_dtype)) for _ in "kv")
     slots = index.to_dense().slot
     slots = torch.from_numpy(np.unique(slots[slots >= 0])).cuda()
     attnloom.append_kv(*(torch.randn(len(slots), 2, 64, device="cuda") for _ in "kv"), cache, slots)
     wrapper.plan(index)
     q = torch.randn(index.num_tokens, 4, 64, device="cuda", dtype=torch.float16)
     out = wrapper.run(q, cache)
+    again = wrapper.run(q, cache)
     torch.cuda.synchronize()
-    assert not out.isnan().any()
+    assert not out.isnan().any() and torch.equal(out, again)
 
 
 if __name__ == "__main__":

@@ -39,10 +39,11 @@ ITEM = np.dtype(
     ]
 )
 _COUNTS = ["abi", "workers", "items", "merge", "parts", "part_rows", "classes"]
-_COUNTS += ["t_q0", "t_q1", "t_kv0", "t_kv1", "reserved"]
-_OFFSETS = ["first", "next", "rest", "merge_token", "merge_head", "merge_indptr", "merge_part"]
+_COUNTS += ["t_q0", "t_q1", "t_kv0", "t_kv1", "fused_merge"]
+_OFFSETS = ["queues", "rest", "merge_token", "merge_head", "merge_indptr", "merge_part", "arrived"]
 HEADER = np.dtype([(name, "i4") for name in _COUNTS] + [(name, "i8") for name in [*_OFFSETS, "total"]])
-assert ITEM.itemsize == 64
+WORKER = np.dtype([("first", ITEM), ("next", "i4"), ("end", "i4"), ("reserved", "i4", 2)])
+assert ITEM.itemsize == 64 and WORKER.itemsize == 80
 
 NO_VARIANT = """#include <attnloom/compose.h>
 namespace attnloom::generated { struct Params {}; using Variant = attnloom::Composed<Params>; }
@@ -228,26 +229,30 @@ def make_plan(library, batch: Batch, heads: int, group: int, *, workers=2, split
 
 
 def _pack(queues, parts, part_rows, classes):
-    first = np.array([queue[0] if queue else np.zeros((), ITEM) for queue in queues], ITEM)
+    workers = np.zeros(len(queues), WORKER)
     rest = np.array([item for queue in queues for item in queue[1:]], ITEM)
-    indptr = np.cumsum([0] + [max(len(queue) - 1, 0) for queue in queues]).astype(np.int32)
+    indptr = np.cumsum([0] + [max(len(queue) - 1, 0) for queue in queues])
+    workers["next"], workers["end"] = indptr[:-1], indptr[1:]
+    for worker, queue in zip(workers, queues, strict=True):
+        if queue:
+            worker["first"] = queue[0]
     keys = sorted(parts)
     merged = [[row for _, row in sorted(parts[key])] for key in keys]
     arrays = [
-        first,
-        indptr,
+        workers,
         rest,
         np.array([token for token, _ in keys], np.int32),
         np.array([head for _, head in keys], np.int32),
         np.cumsum([0, *map(len, merged)]).astype(np.int32),
         np.array([row for rows in merged for row in rows], np.int32),
+        np.zeros(len(keys), np.int32),
     ]
     offsets, at = [], -(-HEADER.itemsize // 64) * 64
     for array in arrays:
         offsets.append(at)
         at += -(-array.nbytes // 64) * 64
     header = np.zeros((), HEADER)
-    header["abi"], header["workers"], header["items"] = 1, len(queues), len(rest) + len(queues)
+    header["abi"], header["workers"], header["items"] = 2, len(queues), len(rest) + len(queues)
     header["merge"], header["parts"], header["part_rows"] = len(keys), sum(map(len, merged)), part_rows
     header["classes"] = 2
     for i, tile in enumerate(classes):

@@ -190,6 +190,18 @@ void check_aligned(const char* name, const DLTensor& given, int64_t bytes) {
   }
 }
 
+// CUDA kernels count 16-byte units between the slots of a cache in 32 bits.
+void check_reach(const char* name, const DLTensor& given) {
+  int64_t units = 0;
+  for (int axis = 0; axis < 2 && given.shape[axis] > 0; ++axis) {
+    units += (given.shape[axis] - 1) * stride(given, axis) * (given.dtype.bits / 8) / 16;
+  }
+  if (units < int64_t{UINT32_MAX}) return;
+  fail("ValueError", "%s of shape %s and strides of %lld bytes a page spans more than 64 GiB: CUDA kernels reach no further",
+       name, shape_text(given.shape, given.ndim).c_str(),
+       static_cast<long long>(stride(given, 0) * (given.dtype.bits / 8)));
+}
+
 void fill(RunArgs& args, int device, const DLTensor& q, const DLTensor& k, const DLTensor& v, const DLTensor& out,
           const DLTensor* lse) {
   if (args.abi != attnloom::kArgsAbi) {
@@ -220,6 +232,8 @@ void fill(RunArgs& args, int device, const DLTensor& q, const DLTensor& k, const
     check_aligned("q", q, 16);
     check_aligned("k", k, 16);
     check_aligned("v", v, 16);
+    check_reach("k", k);
+    check_reach("v", v);
     check_aligned("out", out, args.out_dtype == attnloom::kF32 ? 8 : 4);
   }
   args.q = ragged_view(q);

@@ -183,7 +183,7 @@ ATTNLOOM_EXPORT __tvm_ffi_ring_free(void*, const TVMFFIAny* args, int32_t num_ar
 
 // upload(ring, run_args, plan, index_bytes, buffer, capacity, stream: all int) -> status: int
 //   0: on its way; 1: on its way after a wait, since all slots were in use; else the negated bytes that `capacity` lacks.
-// Sets plan and device_index of the run's arguments.
+// Sets plan, device_index, num_workers and merge_pass of the run's arguments.
 ATTNLOOM_EXPORT __tvm_ffi_upload(void*, const TVMFFIAny* args, int32_t num_args, TVMFFIAny* result) {
   return guarded([&] {
     want_arguments(num_args, 7);
@@ -215,6 +215,8 @@ ATTNLOOM_EXPORT __tvm_ffi_upload(void*, const TVMFFIAny* args, int32_t num_args,
     ring.next = (ring.next + 1) % kSlots;
     run_args.device_index = reinterpret_cast<const IndexView*>(buffer);
     run_args.plan = reinterpret_cast<const void*>(buffer + static_cast<uint64_t>(size.plan_at));
+    run_args.num_workers = plan.num_workers;
+    run_args.merge_pass = plan.num_merge > 0 && plan.fused_merge == 0;
     return_integer(result, waited);
   });
 }

@@ -28,6 +28,7 @@ class _Captured:
     tokens: int
     pages: int
     params: bytes
+    merge_pass: bool
 
 
 class CudaEngine:
@@ -52,6 +53,8 @@ class CudaEngine:
         self._row_bytes = 4 * (spec.head_dim_v + 2)
         self._tall = max(tile.t_q for tile in (self.kernel.tiles.short, self.kernel.tiles.tall) if tile is not None)
         self._most_part_rows = self._part_rows_for_maxima()
+        # Levels share rows, which a second launch then merges: a graph made for any batch needs it whatever the first.
+        self._keeps_merge_pass = limits.any and limits.levels != 1 and not spec.batch_invariant
         self._upload = Upload(self.device, self._upload_for_maxima())
         self._captured: _Captured | None = None
         self._planned_on = self._ran_on = self._workspace = None
@@ -113,6 +116,8 @@ class CudaEngine:
             with torch.cuda.device(self.device):
                 torch.cuda.current_stream().wait_stream(torch.cuda.ExternalStream(self._ran_on))
         self._upload.send(planned, stream, kv_lens)
+        if self._keeps_merge_pass:
+            planned.args.merge_pass = 1
         self._planned_on, self._ran_on = stream, None
 
     def _check_captured(self, planned) -> None:
@@ -125,6 +130,11 @@ class CudaEngine:
         if (top := planned.index.max_page()) >= captured.pages:
             raise PlanError(
                 f"the batch uses page {top}, but a CUDA graph has captured a cache of {captured.pages} pages"
+            )
+        if len(planned.index.levels) > 1 and not captured.merge_pass:
+            raise PlanError(
+                f"the batch has {len(planned.index.levels)} levels, but a CUDA graph has captured a run of one, "
+                "without the launch that merges them: declare the wrapper's maxima (max_levels, ...) before capturing"
             )
         if _params_bytes(planned.bound) != captured.params:
             raise PlanError(
@@ -162,10 +172,11 @@ class CudaEngine:
 
     def _note_capture(self, planned, q, k, out, lse) -> None:
         rows = min(tensor.shape[0] for tensor in (q, out, lse) if tensor is not None)
-        pages = k.shape[0]
+        pages, merge_pass = k.shape[0], bool(planned.args.merge_pass)
         if self._captured is not None:
             rows, pages = min(rows, self._captured.tokens), min(pages, self._captured.pages)
-        self._captured = _Captured(rows, pages, _params_bytes(planned.bound))
+            merge_pass = merge_pass and self._captured.merge_pass
+        self._captured = _Captured(rows, pages, _params_bytes(planned.bound), merge_pass)
         self._upload.captured = True
         self._workspace.captured()
         self._ran_on = None

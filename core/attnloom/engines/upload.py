@@ -90,7 +90,7 @@ def bytes_for_maxima(limits, *, group: int, num_qo_heads: int, workers: int, t_q
     requests, tokens = limits.requests, limits.most_tokens
     levels = limits.levels or MAX_LEVELS
     tiles = levels * (requests + -(-tokens * group // t_q))
-    plan = 64 * (tiles + 14 * workers) + 12 * tokens * num_qo_heads + 4 * part_rows
+    plan = 64 * (tiles + 14 * workers) + 16 * tokens * num_qo_heads + 4 * part_rows
     arrays = 4 * (2 * requests + 2 * tokens) + levels * (44 * requests + 4 * tokens)
     pages = 16 * (limits.pages or 0)  # two lists of int64: the levels of a storage format share theirs
     return plan + arrays + pages + _SLACK

@@ -263,20 +263,21 @@ class ItemWriter {
   Item shared_{};
 };
 
-void write_queues(const Job& job, const Partition& partition, EmitScratch& scratch, Item* first_items,
-                  int32_t* next_indptr, Item* items) {
+void write_queues(const Job& job, const Partition& partition, EmitScratch& scratch, WorkerQueue* queues, Item* items) {
   const int32_t workers = job.input->num_workers;
-  next_indptr[0] = 0;
+  int32_t begin = 0;
   for (int32_t w = 0; w < workers; ++w) {
     const int32_t length = partition.queue_length[w];
-    next_indptr[w + 1] = next_indptr[w] + (length > 1 ? length - 1 : 0);
-    if (length == 0) first_items[w] = Item{};
+    if (length == 0) queues[w].first = Item{};
+    queues[w].next = begin;
+    queues[w].end = begin += length > 1 ? length - 1 : 0;
+    queues[w].reserved[0] = queues[w].reserved[1] = 0;
   }
   ItemWriter writer(job);
   if (partition.queue_order.empty()) {  // worker by worker
     int32_t worker = -1;
     for (const Piece& piece : partition.pieces) {
-      writer.write(piece, piece.worker == worker ? *items++ : first_items[piece.worker]);
+      writer.write(piece, piece.worker == worker ? *items++ : queues[piece.worker].first);
       worker = piece.worker;
     }
     return;
@@ -285,8 +286,8 @@ void write_queues(const Job& job, const Partition& partition, EmitScratch& scrat
   for (const int32_t p : partition.queue_order) {
     const Piece& piece = partition.pieces[p];
     Item*& next = scratch.next_item[piece.worker];
-    writer.write(piece, next == nullptr ? first_items[piece.worker] : *next);
-    next = next == nullptr ? items + next_indptr[piece.worker] : next + 1;
+    writer.write(piece, next == nullptr ? queues[piece.worker].first : *next);
+    next = next == nullptr ? items + queues[piece.worker].next : next + 1;
   }
 }
 
@@ -320,6 +321,7 @@ PlanSummary write_plan(const Job& job, Partition& partition, EmitScratch& scratc
   header.num_merge_parts = static_cast<int32_t>(partition.part_rows);
   header.num_part_rows = static_cast<int32_t>(partition.part_rows);
   header.num_classes = input.num_classes;
+  header.fused_merge = input.index->num_levels == 1;
   for (int32_t i = 0; i < input.num_classes; ++i) {
     header.t_q[i] = input.classes[i].t_q;
     header.t_kv[i] = input.classes[i].t_kv;
@@ -327,14 +329,15 @@ PlanSummary write_plan(const Job& job, Partition& partition, EmitScratch& scratc
   Layout layout;
   const auto section = [&layout](int64_t bytes) { return layout.add(bytes); };
   section(sizeof(PlanHeader));
-  header.first_items = section(sizeof(Item) * workers);
-  header.next_indptr = section(sizeof(int32_t) * (workers + 1));
+  header.workers = section(sizeof(WorkerQueue) * workers);
   const int64_t busy = workers - std::count(partition.queue_length.begin(), partition.queue_length.end(), 0);
   header.items = section(sizeof(Item) * (header.num_items - busy));
   header.merge_token = section(sizeof(int32_t) * header.num_merge);
   header.merge_head = section(sizeof(int32_t) * header.num_merge);
   header.merge_indptr = section(sizeof(int32_t) * (int64_t{header.num_merge} + 1));
   header.merge_part = section(sizeof(int32_t) * int64_t{header.num_merge_parts});
+  const int64_t arrived_bytes = sizeof(int32_t) * int64_t{header.num_merge / input.group};
+  header.arrived = section(arrived_bytes);
   header.total_bytes = layout.end;
 
   buffer.reserve(layout.end);
@@ -342,9 +345,10 @@ PlanSummary write_plan(const Job& job, Partition& partition, EmitScratch& scratc
   layout.clear_gaps(base);
   std::memcpy(base, &header, sizeof(header));
   const auto ints = [base](int64_t offset) { return reinterpret_cast<int32_t*>(base + offset); };
-  const auto items = [base](int64_t offset) { return reinterpret_cast<Item*>(base + offset); };
-  write_queues(job, partition, scratch, items(header.first_items), ints(header.next_indptr), items(header.items));
+  write_queues(job, partition, scratch, reinterpret_cast<WorkerQueue*>(base + header.workers),
+               reinterpret_cast<Item*>(base + header.items));
   merges.write(ints(header.merge_token), ints(header.merge_head), ints(header.merge_indptr), ints(header.merge_part));
+  std::memset(base + header.arrived, 0, arrived_bytes);
 
   PlanSummary summary{};
   summary.plan = base;

@@ -36,6 +36,7 @@ def write_plan(job: Job, partition: Partition) -> Plan:
             for token, head in merged
         ),
         num_part_rows=partition.part_rows,
+        fused_merge=len(job.index.levels) == 1,
         t_q=tuple(c.t_q for c in job.classes),
         t_kv=tuple(c.t_kv for c in job.classes),
     )

@@ -4,7 +4,7 @@
 
 namespace attnloom {
 
-constexpr int32_t kArgsAbi = 3;
+constexpr int32_t kArgsAbi = 4;
 constexpr int kMaxLevels = 4;
 
 enum DType : int32_t { kF32 = 0, kF16 = 1, kBF16 = 2, kE4M3 = 3, kE5M2 = 4 };
@@ -94,6 +94,8 @@ struct RunArgs {
   const IndexView* device_index;  // in device memory, device addresses; null: a host kernel
   int32_t device;                 // index of the CUDA device; a host kernel ignores it
   int32_t spare_rows;             // 1: q, out and lse may have more rows than tokens are planned
+  int32_t num_workers;            // of the plan; each is a block
+  int32_t merge_pass;             // 1: partial states that no item merges are merged by a second launch
 };
 
 }  // namespace attnloom

@@ -4,7 +4,7 @@
 
 namespace attnloom {
 
-constexpr int32_t kPlanAbi = 1;
+constexpr int32_t kPlanAbi = 2;
 
 enum ItemFlags : uint16_t {
   kItemPartial = 1,   // writes (O~, m, d) to the workspace; otherwise the item is its rows' only one and writes through
@@ -12,7 +12,7 @@ enum ItemFlags : uint16_t {
 };
 
 // One unit of work: `q_tokens` query tokens of one block row, heads [head0, head0 + heads), keys [kv_begin, kv_end) of
-// the row. kv_begin is a multiple of t_kv, kv_end one or the end of the row; keys between that no token may see are the
+// the row; the packed rows are at most the t_q of its tile class. kv_begin is a multiple of t_kv, kv_end one or the end of the row; keys between that no token may see are the
 // kernel's to skip (a window and its sink are one item). kv_begin == kv_end: no keys, the rows are still written.
 struct Item {
   int64_t page_begin;  // where the block row starts in the level's indices
@@ -37,6 +37,15 @@ struct Item {
 };
 static_assert(sizeof(Item) == 64);
 
+// Where a worker begins: all it needs to is one load away.
+struct WorkerQueue {
+  Item first;     // q_tokens == 0: the worker has none
+  int32_t next;   // its others are items [next, end)
+  int32_t end;
+  int32_t reserved[2];
+};
+static_assert(sizeof(WorkerQueue) == 80);
+
 // Offsets are bytes from the header's own address.
 struct PlanHeader {
   int32_t abi;
@@ -48,14 +57,16 @@ struct PlanHeader {
   int32_t num_classes;
   int32_t t_q[2];
   int32_t t_kv[2];
-  int32_t reserved;
-  int64_t first_items;   // Item[num_workers]: each worker's first item; q_tokens == 0: the worker has none
-  int64_t next_indptr;   // int32[num_workers + 1] -> items: the items of worker w after its first
+  int32_t fused_merge;   // 1: an item's rows have all their parts in common, and whoever writes the last of them may merge
+                         // them; 0: rows of one item meet in different items
+  int64_t workers;       // WorkerQueue[num_workers]
   int64_t items;         // Item[]: all but the first of each worker
   int64_t merge_token;   // int32[num_merge]
   int64_t merge_head;    // int32[num_merge]
   int64_t merge_indptr;  // int32[num_merge + 1] -> merge_part
   int64_t merge_part;    // int32[num_merge_parts]: rows of the workspace, in KV order
+  int64_t arrived;       // int32[num_merge / group]: parts written so far, 0 between runs; of merge entry e and the rows
+                         // that share its item and kv head: arrived[e / group]
   int64_t total_bytes;
 };
 

@@ -16,7 +16,7 @@ struct FewRows {
   char* memory;  // queries, then the stages of each warp
   float* md;     // [warps][t_q][2]
   int* noted;    // [warps][stages][16] listed positions
-  Slice* found;  // [warps]: where the keys lie that are copied next
+  Slice* found;  // [2], of this warp: where the keys lie that are copied next
 
   ATTNLOOM_DEVICE int warp() const { return warp_id(); }
   ATTNLOOM_DEVICE char* stage(int of_warp, int i) const {
@@ -27,10 +27,12 @@ struct FewRows {
 
   // The warp's next slice of which some row sees a key, from the `slice`-th on.
   ATTNLOOM_DEVICE int next_slice(const Seen<slots>& seen, int slice) const {
+    static_assert((S::warps & (S::warps - 1)) == 0);
     for (;;) {
       const int next = seen.template next_tile<kSlice>(slice);
       if (next == Seen<slots>::kNone) return next;
-      slice = next + (warp() - next % S::warps + S::warps) % S::warps;
+      slice = next + ((warp() - next) & (S::warps - 1));
+      if (slots == 1) return slice * kSlice < seen.hi[0] ? slice : Seen<slots>::kNone;
       if (seen.template next_tile<kSlice>(slice) == slice) return slice;
     }
   }
@@ -41,69 +43,87 @@ struct FewRows {
   }
 
   ATTNLOOM_DEVICE void run() {
+    constexpr int kNone = Seen<slots>::kNone;
     const Item& item = unit.item;
-    const Positions positions{unit.index, item, unit.facts.listed};
+    const bool listed = unit.listed(), by_position = V::has_kv_range && listed;
+    const Positions positions{unit.index, item, listed};
     const Source<S> source{unit.args, unit.index, item, unit.head};
-    const Trail trail(source, S::warps * kSlice);
-    const int mine = lane_id() % kSlice;  // the lane's key of a slice
-    // The place of the first slice, if the ranges leave it: its page id comes in while the rows are described.
-    int ahead = item.kv_begin / kSlice + warp();
+    // Places are looked up two slices at a time, half a warp each; the first two, if the ranges leave them, while the
+    // rows are found.
+    const Trail trail(source, 2 * S::warps * kSlice);
+    const int half = lane_id() / kSlice, mine = lane_id() % kSlice;  // the lane's slice of the two, and its key
+    int sought = item.kv_begin / kSlice + warp() + half * S::warps;
     Place place;
-    place.seek(trail, item, ahead * kSlice + mine);
-    place.look_up(trail, ahead * kSlice + mine < item.kv_end);
-    unit.describe(Tile::t_q);
-    unit.template copy_queries<Tile>(shared_address(memory));
-    close_group();
-
+    place.seek(trail, item, sought * kSlice + mine);
+    place.look_up(trail, sought * kSlice + mine < item.kv_end);
+    // Each warp finds the rows, one a lane, so that nobody waits for others before the first keys are asked for.
+    const PackedRow<V> row = unit.row(lane_id(), by_position);
+    if (warp() == 0 && lane_id() < Tile::t_q) unit.rows.put(lane_id(), row);
+    unit.note_facts(listed);
     Seen<slots> seen;
-    seen.look(unit.rows, 0, unit.count, item, unit.facts.by_position);
-    const auto look_up = [&] { place.look_up(trail, ahead != Seen<slots>::kNone && seen.sees(ahead * kSlice + mine)); };
-    int slice = next_slice(seen, item.kv_begin / kSlice);
-    if (slice != ahead || !seen.sees_all(slice * kSlice, slice * kSlice + kSlice)) {
-      ahead = slice;
-      place.seek(trail, item, ahead * kSlice + mine);
-      look_up();
-    }
+    seen.look(row, item, by_position);
 
+    int slice = next_slice(seen, item.kv_begin / kSlice);
+    int ahead = slice;
+    const auto find_two = [&](bool anew) {
+      const int second = ahead == kNone ? kNone : slice_after(seen, ahead), before = sought;
+      sought = half ? second : ahead;
+      if (anew && sought == before && seen.sees_all(sought * kSlice, sought * kSlice + kSlice)) return;
+      if (!anew && (slots == 1 || sought == before + 2 * S::warps)) place.step(trail);
+      else place.seek(trail, item, sought * kSlice + mine);
+      place.look_up(trail, sought != kNone && seen.sees(sought * kSlice + mine));
+    };
+    find_two(true);
+
+    const auto ask_queries = [&] {
+      unit.template copy_queries<Tile>(shared_address(memory), [&](int r) {
+        return int2{__shfl_sync(~0u, row.token, r), __shfl_sync(~0u, row.site.qo_head, r)};
+      });
+    };
+    if constexpr (kStages == 1) {
+      ask_queries();
+      close_group();
+    }
     Queries<S, M, Tile::q_in_registers> q;
     const Units<V>& units = unit.facts.units;
-    const float step = units.step;
     const Pairs<V> pairs{unit.params, item, positions, unit.head, unit.facts.masked, unit.facts.by_position};
-    const KeySite<V> key_site = unit.key_site();
     State16<S, V, M> state;
     state.clear();
+    KeySite<V> key_site;
+    float step;
     int to = 0, at = 0;  // stages: the next to fill, the next to use
+    bool first = true;   // of two slices
 #pragma unroll 1
     for (int n = 1 - kStages;; n++) {
-      if (n == 0) {
-        wait_groups<kStages - 1>();
-        __syncthreads();
-        if constexpr (V::has_query_transform) {
-          unit.template transform_queries<Tile>(memory);
-          __syncthreads();
-        }
-        q.take(shared_address(memory), 0);
-      }
       if (n >= 0) {
-        if (slice == Seen<slots>::kNone) break;
         wait_groups<kStages == 1 ? 0 : kStages - 2>();
         __syncwarp();
+        if (n == 0) {
+          __syncthreads();
+          if constexpr (V::has_query_transform) {
+            unit.template transform_queries<Tile>(memory);
+            __syncthreads();
+          }
+          q.take(shared_address(memory), 0);
+          key_site = unit.key_site();
+          step = units.step;
+        }
+        if (slice == kNone) break;
       }
-      if (ahead != Seen<slots>::kNone) {
+      if (ahead != kNone) {
         char* stage = this->stage(warp(), to);
-        Slice& keys = found[warp()];
-        place.template put_down<S>(unit.args, keys);
+        if (first) place.template put_down<S>(unit.args, found[half]);
         positions.note(ahead * kSlice, noted_at(to));
         __syncwarp();
+        const Slice& keys = found[!first];
         copy_keys(source, keys, shared_address(stage));
         copy_values(source, keys, shared_address(stage) + values_at());
         __syncwarp();
-        const int before = ahead;
         ahead = slice_after(seen, ahead);
-        if (slots == 1 || ahead == before + S::warps) place.step(trail);
-        else place.seek(trail, item, ahead * kSlice + mine);
-        look_up();
+        if (!first) find_two(false);
+        first = !first;
       }
+      if (kStages > 1 && n == 1 - kStages) ask_queries();  // after the first keys, which take longest
       close_group();
       to = to + 1 == kStages ? 0 : to + 1;
       if (n < 0) continue;
@@ -149,6 +169,7 @@ struct FewRows {
     for (int i = 0; i < M; i++)
 #pragma unroll
       for (int h = 0; h < 2; h++) {
+        if (16 * i + 8 * h >= unit.count) continue;
         const int r = 16 * i + 8 * h + lane_id() / 4;
 #pragma unroll
         for (int t = 0; t < S::o_tiles; t++)

@@ -16,57 +16,67 @@ namespace attnloom::cuda {
 template <class S, class V>
 struct Shared {
   using R = Rows<V, S::max_t_q>;
-  RunArgs args;  // without the index of the host
-  IndexView index;
-  Item item;
+  alignas(16) IndexView index;
+  alignas(16) PlanHeader plan;
+  alignas(16) WorkerQueue queue;  // `first` is the item at hand
+  alignas(16) Item next;
   R rows;
   Facts<V> facts;
-  int head, first, count, group;  // of the unit at hand: kv head, packed rows; query heads a kv head
-  const Item* next;               // the item after the one at hand, of `left`
-  int left;
+  int head, count, group;  // of the unit at hand: kv head, packed rows; query heads a kv head
+  int is_last;             // of the items that share the rows at hand
   Seen<R::slots> seen[S::warps][3];
-  Slice found[S::warps][(S::max_t_kv / kSlice + S::warps - 1) / S::warps];
+  Slice found[S::warps][S::larger(2, (S::max_t_kv / kSlice + S::warps - 1) / S::warps)];
   float md[S::warps * 32 * 2];
   int noted[S::larger(S::warps * S::stages * kSlice, 2 * S::max_t_kv)];
 };
 
-// Where the scheduler puts the first items: known before the header has come in.
-constexpr int kFirstItems = (sizeof(PlanHeader) + 63) / 64 * 64;
+// Where the scheduler puts the queues: known before the header has come in.
+constexpr int kWorkers = (sizeof(PlanHeader) + 63) / 64 * 64;
 
 template <class S>
 constexpr int tile_bytes() {
   return S::larger(Class<S, 0>::bytes, Class<S, 1>::bytes);
 }
 
-// Runs the units of an item of tile class C.
-template <class S, class V, int C>
-ATTNLOOM_DEVICE void run_item(const typename V::Params& params, Shared<S, V>& shared, char* memory) {
-  using R = typename Shared<S, V>::R;
+// Runs a unit of tile class C.
+template <int C, class S, class V, class R>
+ATTNLOOM_DEVICE void run_unit(const Unit<S, V, R>& unit, Shared<S, V>& shared, char* memory) {
   using Tile = Class<S, C>;
-  const Unit<S, V, R> unit{shared.args,  params,      shared.index, shared.item,  shared.rows,
-                           shared.facts, shared.head, shared.first, shared.count, shared.group};
+  const int warp = warp_id();
+  if constexpr (Tile::split_keys) FewRows<S, V, C, R>{unit, memory, shared.md, shared.noted, shared.found[warp]}.run();
+  else if constexpr (Tile::wgmma) WgmmaRows<S, V, C, R>{unit, memory, shared.noted, shared.found[warp], shared.seen[warp]}.run();
+  else ManyRows<S, V, C, R>{unit, memory, shared.noted, shared.found[warp], shared.seen[warp]}.run();
+}
+
+// Runs the units of the item at hand, a kv head each.
+template <class S, class V>
+ATTNLOOM_DEVICE void run_item(const RunArgs& args, const typename V::Params& params, Shared<S, V>& shared, char* memory) {
+  const Item& item = shared.queue.first;
+  const Unit<S, V, typename Shared<S, V>::R> unit{args,         params,       shared.index, item,        shared.rows,
+                                                  shared.facts, shared.head,  shared.count, shared.group};
   if (threadIdx.x == 0) {
-    shared.head = shared.item.head0;
-    shared.first = 0;
-    shared.count = min(Tile::t_q, shared.item.q_tokens * shared.group);
+    shared.head = item.head0;
+    shared.count = item.q_tokens * shared.group;
   }
   for (;;) {
     __syncthreads();
-    const int warp = warp_id();
-    if constexpr (Tile::split_keys) FewRows<S, V, C, R>{unit, memory, shared.md, shared.noted, shared.found[0]}.run();
-    else if constexpr (Tile::wgmma) WgmmaRows<S, V, C, R>{unit, memory, shared.noted, shared.found[warp], shared.seen[warp]}.run();
-    else ManyRows<S, V, C, R>{unit, memory, shared.noted, shared.found[warp], shared.seen[warp]}.run();
+    if (S::one_class || item.tile_class == 0) run_unit<0>(unit, shared, memory);
+    else run_unit<1>(unit, shared, memory);
+    if (unit.partial() && shared.plan.fused_merge)
+      merge_if_last(unit, shared.plan, static_cast<const char*>(args.plan), shared.is_last);
     __syncthreads();
-    const int total = shared.item.q_tokens * shared.group, rows_done = shared.first + Tile::t_q;
-    const bool next_head = rows_done >= total;
-    if (next_head && shared.head + 1 == shared.item.head0 + shared.item.heads) return;
+    if (shared.head + 1 == item.head0 + item.heads) return;
     __syncthreads();
-    if (threadIdx.x == 0) {
-      shared.head += next_head;
-      shared.first = next_head ? 0 : rows_done;
-      shared.count = min(Tile::t_q, total - shared.first);
-    }
+    if (threadIdx.x == 0) shared.head++;
   }
+}
+
+// Asks for a structure that every block or worker needs, 16 bytes a thread from `first_thread` on.
+template <class T>
+ATTNLOOM_DEVICE void copy_struct(T& to, const void* from, int first_thread) {
+  static_assert(sizeof(T) % 16 == 0);
+  const int i = static_cast<int>(threadIdx.x) - first_thread;
+  if (0 <= i && i < static_cast<int>(sizeof(T) / 16)) copy_16(shared_address(&to) + 16 * i, static_cast<const char*>(from) + 16 * i, true);
 }
 
 template <class S, class V>
@@ -74,43 +84,37 @@ __global__ __launch_bounds__(S::threads, S::blocks) void attention_kernel(const 
                                                                           const __grid_constant__ typename V::Params params) {
   extern __shared__ __align__(1024) char memory[];
   __shared__ Shared<S, V> shared;
-  const char* base = static_cast<const char*>(args.plan);
-  const auto& plan = *static_cast<const PlanHeader*>(args.plan);
-  for (int i = threadIdx.x; i < static_cast<int>(offsetof(RunArgs, index) / 4); i += S::threads)
-    reinterpret_cast<uint32_t*>(&shared.args)[i] = reinterpret_cast<const uint32_t*>(&args)[i];
-  for (int i = threadIdx.x; i < static_cast<int>(sizeof(IndexView) / 4); i += S::threads)
-    reinterpret_cast<uint32_t*>(&shared.index)[i] = reinterpret_cast<const uint32_t*>(args.device_index)[i];
+  const char* plan = static_cast<const char*>(args.plan);
+  // All that is needed to begin is one load away.
+  copy_struct(shared.index, args.device_index, 0);
+  copy_struct(shared.plan, plan, 32);
+  copy_struct(shared.queue, plan + kWorkers + blockIdx.x * sizeof(WorkerQueue), 64);
+  close_group();
+  if (threadIdx.x == 0) shared.group = args.num_qo_heads / args.num_kv_heads;
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;");
 #endif
-  const int worker = blockIdx.x;
-  if (worker >= plan.num_workers) return;
-  const Item* item = reinterpret_cast<const Item*>(base + kFirstItems) + worker;
-  if (threadIdx.x == 32) {
-    const int32_t* queue = reinterpret_cast<const int32_t*>(base + plan.next_indptr) + worker;
-    shared.group = args.num_qo_heads / args.num_kv_heads;
-    shared.next = reinterpret_cast<const Item*>(base + plan.items) + queue[0];
-    shared.left = queue[1] - queue[0];
-  }
-  // The merge will want its lists at once.
-  for (int64_t at = plan.merge_token + 128 * (int64_t{blockIdx.x} * S::threads + threadIdx.x); at < plan.total_bytes;
-       at += int64_t{128} * gridDim.x * S::threads)
-    asm volatile("prefetch.global.L2 [%0];" ::"l"(base + at));
+  wait_groups<0>();
+  __syncthreads();
+  // A merge will want its lists at once.
+  for (int64_t at = shared.plan.merge_token + 128 * (int64_t{blockIdx.x} * S::threads + threadIdx.x);
+       at < shared.plan.total_bytes; at += int64_t{128} * gridDim.x * S::threads)
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(plan + at));
+  WorkerQueue& queue = shared.queue;
   for (;;) {
-    if (threadIdx.x < sizeof(Item) / 4)
-      reinterpret_cast<uint32_t*>(&shared.item)[threadIdx.x] = reinterpret_cast<const uint32_t*>(item)[threadIdx.x];
+    const bool more = queue.next < queue.end;
+    // The next item comes in while this one runs.
+    if (more) copy_struct(shared.next, reinterpret_cast<const Item*>(plan + shared.plan.items) + queue.next, 96);
+    close_group();
+    if (queue.first.q_tokens > 0) run_item(args, params, shared, memory);
+    if (!more) return;
+    wait_groups<0>();
     __syncthreads();
-    if (shared.item.q_tokens > 0) {
-      if (S::one_class || shared.item.tile_class == 0) run_item<S, V, 0>(params, shared, memory);
-      else run_item<S, V, 1>(params, shared, memory);
+    if (threadIdx.x == 0) {
+      queue.first = shared.next;
+      queue.next++;
     }
-    if (shared.left == 0) return;
-    item = shared.next;
     __syncthreads();
-    if (threadIdx.x == 32) {
-      shared.next++;
-      shared.left--;
-    }
   }
 }
 
@@ -158,9 +162,9 @@ int run(const RunArgs& args, cudaStream_t stream) {
   if (before != args.device)
     if (const cudaError_t e = cudaSetDevice(args.device)) return e;
   const auto& params = *static_cast<const typename V::Params*>(args.params);
-  attention_kernel<S, V><<<grid.attention, S::threads, tile_bytes<S>(), stream>>>(args, params);
+  attention_kernel<S, V><<<args.num_workers, S::threads, tile_bytes<S>(), stream>>>(args, params);
   cudaError_t status = cudaGetLastError();
-  if (status == cudaSuccess) {
+  if (status == cudaSuccess && args.merge_pass != 0) {
     cudaLaunchConfig_t config{};
     config.gridDim = dim3(grid.merge);
     config.blockDim = dim3(32 * kMergeWarps);

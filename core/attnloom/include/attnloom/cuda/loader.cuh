@@ -45,14 +45,32 @@ struct Trail {
   }
 };
 
-constexpr int64_t kNowhere = -16;
+constexpr uint32_t kNowhere = 0xffffffff;
 
-// Where the 16 keys of a slice lie, in K and in V, in bytes from their head's first; negative where there is no key.
-struct alignas(16) Slice {
-  int64_t at[kSlice][2];
+// Rows that a warp copies at a time, 16 bytes a lane.
+template <int Bytes>
+constexpr int kRowsAtATime = 32 % (Bytes / 16) == 0 ? 512 / Bytes : 1;
+
+// Where the 16 keys of a slice lie, in K and in V, in units of 16 bytes from their head's first, so that 32 bits reach
+// across 64 GiB; kNowhere where there is no key. Those that one lane copies stand side by side.
+struct Slice {
+  template <int Count>
+  struct alignas(4 * (Count < 4 ? Count : 4)) Run {
+    uint32_t at[Count];
+  };
+  alignas(16) uint32_t at[2][kSlice];
+
+  template <int Rows>
+  static ATTNLOOM_DEVICE int place(int row) { return row % Rows * (kSlice / Rows) + row / Rows; }
+
+  // Those of rows `row`, `row` + Rows, ...
+  template <int Which, int Rows>
+  ATTNLOOM_DEVICE Run<kSlice / Rows> run(int row) const {
+    return *reinterpret_cast<const Run<kSlice / Rows>*>(at[Which] + place<Rows>(row));
+  }
 };
 
-// One lane's part in finding slices: lane l looks up where key l % 16 lies, in K for l < 16, else in V.
+// One lane's part in finding slices: lane l looks up where key l % 16 of one lies, in K and in V.
 struct Place {
   uint32_t entry, slot;  // of the page list; in the page
   int32_t page;
@@ -79,12 +97,18 @@ struct Place {
     page = in_global(reinterpret_cast<const int32_t*>(trail.pages))[static_cast<uint64_t>(entry) << trail.wide];
   }
 
-  // Writes what was found into `slice`, for the warp.
+  // Writes where key lane_id() % 16 of `slice` lies in K and in V, or in one of them.
   template <class S>
   ATTNLOOM_DEVICE void put_down(const RunArgs& args, Slice& slice) const {
-    const int lane = lane_id(), second = lane / kSlice;
-    const CacheView& cache = second ? args.v : args.k;
-    slice.at[lane % kSlice][second] = exists ? (page * cache.stride_page + slot * cache.stride_slot) * S::key_bytes : kNowhere;
+    slice.at[0][Slice::place<kRowsAtATime<S::head_dim * S::key_bytes>>(lane_id() % kSlice)] = in<S>(args.k);
+    slice.at[1][Slice::place<kRowsAtATime<S::head_dim_v * S::key_bytes>>(lane_id() % kSlice)] = in<S>(args.v);
+  }
+
+ private:
+  template <class S>
+  ATTNLOOM_DEVICE uint32_t in(const CacheView& cache) const {
+    const auto units = [](int64_t stride) { return static_cast<uint32_t>(static_cast<uint64_t>(stride) * S::key_bytes / 16); };
+    return exists ? static_cast<uint32_t>(page) * units(cache.stride_page) + slot * units(cache.stride_slot) : kNowhere;
   }
 };
 
@@ -93,26 +117,23 @@ struct Place {
 template <class Tile, int D, int KeyBytes, int Which>
 ATTNLOOM_DEVICE void copy_rows(const char* base, const Slice& slice, uint32_t to) {
   constexpr int pieces = D * KeyBytes / 16, all = kSlice * pieces, first = D / 8 - pieces;
+  constexpr int rows = kRowsAtATime<D * KeyBytes>;
   const int lane = lane_id();
   if constexpr (32 % pieces == 0 && Tile::swizzled) {
-    constexpr int rows = 32 / pieces;  // at a time
     const int row = lane / pieces, piece = lane % pieces;
-    base += piece * 16;
+    base = here(base + piece * 16);
     const uint32_t corner = to + Tile::at(row, first + piece);
-    const int64_t(*at)[2] = slice.at + row;
-    int64_t from[kSlice / rows];
-#pragma unroll
-    for (int i = 0; i < kSlice / rows; i++) from[i] = at[i * rows][Which];
+    const auto from = slice.template run<Which, rows>(row);
 #pragma unroll
     for (int i = 0; i < kSlice / rows; i++)
-      copy_16((corner ^ (i * rows & 7) * 16) + i * rows * Tile::row_bytes, base + from[i], from[i] >= 0);
+      copy_16((corner ^ (i * rows & 7) * 16) + i * rows * Tile::row_bytes, base + 16 * uint64_t{from.at[i]}, from.at[i] != kNowhere);
   } else {
 #pragma unroll
     for (int i = 0; i < (all + 31) / 32; i++) {
       const int n = lane + 32 * i, row = n / pieces, piece = n % pieces;
       if (all % 32 != 0 && n >= all) break;
-      const int64_t from = slice.at[row][Which];
-      copy_16(to + Tile::at(row, first + piece), base + from + piece * 16, from >= 0);
+      const uint32_t from = slice.at[Which][Slice::place<rows>(row)];
+      copy_16(to + Tile::at(row, first + piece), base + 16 * uint64_t{from} + piece * 16, from != kNowhere);
     }
   }
 }

@@ -11,7 +11,8 @@ namespace attnloom::cuda {
 // `x`, computed where it stands: what follows from it is not kept in registers across a loop.
 template <class T>
 ATTNLOOM_DEVICE T here(T x) {
-  asm volatile("" : "+r"(x));
+  if constexpr (sizeof(T) == 8) asm volatile("" : "+l"(x));
+  else asm volatile("" : "+r"(x));
   return x;
 }
 

@@ -7,9 +7,8 @@
 
 namespace attnloom::cuda {
 
-// The query side of the site of `token` under a query head.
-ATTNLOOM_DEVICE Site query_site(const IndexView& index, int token, int qo_head, int group) {
-  const int request = index.token_request[token];
+// The query side of the site of `token`, of a request, under a query head.
+ATTNLOOM_DEVICE Site query_site(const IndexView& index, int request, int token, int qo_head, int group) {
   const int begin = index.qo_indptr[request];
   const int qo_len = index.qo_indptr[request + 1] - begin;
   const int kv_len = index.kv_len[request];
@@ -18,63 +17,76 @@ ATTNLOOM_DEVICE Site query_site(const IndexView& index, int token, int qo_head, 
   return {request, qo_head, qo_head / group, q_index, -1, q_pos, -1, qo_len, kv_len};
 }
 
-ATTNLOOM_DEVICE int clamp_to(int64_t x, int lo, int hi) { return x < lo ? lo : x > hi ? hi : static_cast<int>(x); }
-
-// Up to N rows, in shared memory. Key ordinals are those of the block row. Rows from `count` on repeat row 0.
-template <class V, int N>
-struct Rows {
+// One packed row: which it is, and the keys it sees.
+template <class V>
+struct PackedRow {
   static constexpr int slots = V::max_ranges;
 
-  int token[N], request[N], qo_head[N], q_index[N], q_pos[N], qo_len[N], kv_len[N];
-  int place[N];                       // of the token in its block row, for the packed mask
-  int lo[slots][N], hi[slots][N];     // visible keys, clipped to the item; positions where `by_position`
+  int token, place;          // `place`: of the token in its block row, for the packed mask
+  Site site;                 // of no key
+  int lo[slots], hi[slots];  // visible keys, clipped to the item; positions where `by_position`
 
-  ATTNLOOM_DEVICE Site site(int r, int kv_head) const {
-    return {request[r], qo_head[r], kv_head, q_index[r], -1, q_pos[r], -1, qo_len[r], kv_len[r]};
-  }
-
-  // Packed rows [first, first + count) of the item under `head`, by all threads of the block.
-  ATTNLOOM_DEVICE void describe(const IndexView& index, const typename V::Params& params, const Item& item, int first,
-                                int count, int rows, int head, int group, bool by_position) {
+  // Row r of the item under `head`.
+  ATTNLOOM_DEVICE PackedRow(const IndexView& index, const typename V::Params& params, const Item& item, uint32_t r, int head,
+                            uint32_t group, bool by_position) {
     const int32_t* row_tokens = index.levels[item.level].row_tokens;
-    for (int r = threadIdx.x; r < rows; r += blockDim.x) {
-      const int packed = first + (r < count ? r : 0);
-      const int t = packed / group;
-      const int one = row_tokens ? row_tokens[item.q_begin + t] : item.q_begin + t;
-      const Site s = query_site(index, one, head * group + packed % group, group);
-      token[r] = one;
-      request[r] = s.request;
-      qo_head[r] = s.qo_head;
-      q_index[r] = s.q_index;
-      q_pos[r] = s.q_pos;
-      qo_len[r] = s.qo_len;
-      kv_len[r] = s.kv_len;
-      place[r] = item.row_tokens_before + t;
-      find_ranges(params, item, s, r, by_position);
-    }
+    const int t = r / group;
+    token = row_tokens ? row_tokens[item.q_begin + t] : item.q_begin + t;
+    place = item.row_tokens_before + t;
+    const int request = item.request >= 0 ? item.request : index.token_request[token];
+    site = query_site(index, request, token, head * group + (r - t * group), group);
+    find_ranges(params, item, by_position);
   }
 
  private:
-  ATTNLOOM_DEVICE void find_ranges(const typename V::Params& params, const Item& item, const Site& site, int r, bool by_position) {
+  ATTNLOOM_DEVICE void find_ranges(const typename V::Params& params, const Item& item, bool by_position) {
     if constexpr (V::has_kv_range) {
       const auto set = V::kv_range(params, site);
 #pragma unroll
       for (int s = 0; s < slots; s++) {
         const Range one = s < set.count ? set.ranges[s] : Range{0, 0};
         if (by_position) {
-          lo[s][r] = one.lo;
-          hi[s][r] = one.hi;
+          lo[s] = one.lo;
+          hi[s] = one.hi;
         } else if (s < set.count) {
-          lo[s][r] = clamp_to(int64_t{one.lo} - item.kv_start, item.kv_begin, item.kv_end);
-          hi[s][r] = clamp_to(int64_t{one.hi} - item.kv_start, item.kv_begin, item.kv_end);
+          const int start = item.kv_start, begin = start + item.kv_begin, end = start + item.kv_end;
+          lo[s] = min(max(one.lo, begin), end) - start;
+          hi[s] = min(max(one.hi, begin), end) - start;
         } else {
-          lo[s][r] = hi[s][r] = item.kv_end;
+          lo[s] = hi[s] = item.kv_end;
         }
       }
     } else {
-      lo[0][r] = item.kv_begin;
-      hi[0][r] = item.kv_end;
+      lo[0] = item.kv_begin;
+      hi[0] = item.kv_end;
     }
+  }
+};
+
+// Up to N rows, in shared memory. Key ordinals are those of the block row. Rows past the last repeat row 0.
+template <class V, int N>
+struct Rows {
+  static constexpr int slots = V::max_ranges;
+
+  int token[N], request[N], qo_head[N], q_index[N], q_pos[N], qo_len[N], kv_len[N];
+  int place[N];
+  int lo[slots][N], hi[slots][N];
+
+  ATTNLOOM_DEVICE Site site(int r, int kv_head) const {
+    return {request[r], qo_head[r], kv_head, q_index[r], -1, q_pos[r], -1, qo_len[r], kv_len[r]};
+  }
+
+  ATTNLOOM_DEVICE void put(int r, const PackedRow<V>& row) {
+    token[r] = row.token;
+    place[r] = row.place;
+    request[r] = row.site.request;
+    qo_head[r] = row.site.qo_head;
+    q_index[r] = row.site.q_index;
+    q_pos[r] = row.site.q_pos;
+    qo_len[r] = row.site.qo_len;
+    kv_len[r] = row.site.kv_len;
+#pragma unroll
+    for (int s = 0; s < slots; s++) lo[s][r] = row.lo[s], hi[s][r] = row.hi[s];
   }
 };
 
@@ -83,6 +95,23 @@ template <int Slots>
 struct Seen {
   int lo[Slots], hi[Slots], all_lo[Slots], all_hi[Slots];
 
+  // Of the rows that the lanes of the warp have, on every lane.
+  template <class Row>
+  ATTNLOOM_DEVICE void look(const Row& row, const Item& item, bool by_position) {
+#pragma unroll
+    for (int s = 0; s < Slots; s++) {
+      const bool some = row.lo[s] < row.hi[s];
+      lo[s] = __reduce_min_sync(~0u, some ? row.lo[s] : item.kv_end);
+      hi[s] = __reduce_max_sync(~0u, some ? row.hi[s] : item.kv_begin);
+      all_lo[s] = __reduce_max_sync(~0u, max(row.lo[s], item.kv_begin));
+      all_hi[s] = __reduce_min_sync(~0u, min(row.hi[s], item.kv_end));
+      if (by_position) {  // positions do not tell which keys
+        lo[s] = s == 0 ? item.kv_begin : item.kv_end;
+        hi[s] = s == 0 ? item.kv_end : item.kv_begin;
+        all_hi[s] = item.kv_begin;
+      }
+    }
+  }
   // Of rows [first, first + n), on every lane of the warp.
   template <class R>
   ATTNLOOM_DEVICE void look(const R& rows, int first, int n, const Item& item, bool by_position) {
@@ -93,6 +122,7 @@ struct Seen {
         if (s == 0 && n > 0) low = item.kv_begin, high = item.kv_end;
         least_high = item.kv_begin;
       } else {
+#pragma unroll 1
         for (int r = first + lane_id(); r < first + n; r += 32) {
           const int a = rows.lo[s][r], b = rows.hi[s][r];
           if (a < b) low = min(low, a), high = max(high, b);

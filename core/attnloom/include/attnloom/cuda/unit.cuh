@@ -15,27 +15,39 @@ struct Unit {
   R& rows;
   Facts<V>& facts;
   const int& head;   // kv head
-  const int& first;  // packed rows [first, first + count)
-  const int& count;
+  const int& count;  // packed rows
   const int& group;
 
   ATTNLOOM_DEVICE bool partial() const { return item.part_row >= 0; }
   // Workspace row of the unit's row 0.
   ATTNLOOM_DEVICE int64_t part() const {
-    return int64_t{item.part_row} + static_cast<int64_t>(head - item.head0) * item.q_tokens * group + first;
+    return int64_t{item.part_row} + static_cast<int64_t>(head - item.head0) * count;
   }
+  ATTNLOOM_DEVICE bool listed() const {
+    const LevelView& level = index.levels[item.level];
+    return level.block_pos || (level.key_pos && level.key_pos_begin[item.level_row] >= 0);
+  }
+  // Row r of the unit; past the last one, row 0.
+  ATTNLOOM_DEVICE PackedRow<V> row(int r, bool by_position) const {
+    return {index, params, item, static_cast<uint32_t>(r < count ? r : 0), head, static_cast<uint32_t>(group), by_position};
+  }
+
+  // Notes the unit's facts, by one thread.
+  ATTNLOOM_DEVICE void note_facts(bool listed) const {
+    if (threadIdx.x != 32) return;
+    const LevelView& level = index.levels[item.level];
+    float scale = args.sm_scale;
+    if constexpr (!V::has_key_transform) scale *= head_scale(args.k_scale, head);
+    const bool masked = level.mask_bits && level.mask_begin[item.level_row] >= 0;
+    facts = {Units<V>(scale), listed, masked, V::has_kv_range && listed};
+  }
+
   // Describes the rows of the unit, `tile_rows` of them, and its facts, by all threads.
   ATTNLOOM_DEVICE void describe(int tile_rows) const {
-    const LevelView& level = index.levels[item.level];
-    const bool listed = level.block_pos || (level.key_pos && level.key_pos_begin[item.level_row] >= 0);
-    const bool by_position = V::has_kv_range && listed;
-    if (threadIdx.x == 0) {
-      float scale = args.sm_scale;
-      if constexpr (!V::has_key_transform) scale *= head_scale(args.k_scale, head);
-      const bool masked = level.mask_bits && level.mask_begin[item.level_row] >= 0;
-      facts = {Units<V>(scale), listed, masked, by_position};
-    }
-    rows.describe(index, params, item, first, count, tile_rows, head, group, by_position);
+    const bool by_list = listed();
+    note_facts(by_list);
+#pragma unroll 1
+    for (int r = threadIdx.x; r < tile_rows; r += S::threads) rows.put(r, row(r, V::has_kv_range && by_list));
     __syncthreads();
   }
 
@@ -46,17 +58,21 @@ struct Unit {
             V::has_value_transform ? head_scale(args.v_scale, head) : 1.0f};
   }
 
-  // Asks for the query rows; rows that do not exist are zeros.
-  template <class Tile>
-  ATTNLOOM_DEVICE void copy_queries(uint32_t to) const {
+  // Asks for the query rows, whose token and head `of(r)` tells; rows that do not exist are zeros.
+  template <class Tile, class F>
+  ATTNLOOM_DEVICE void copy_queries(uint32_t to, F of) const {
     constexpr int pieces = S::head_dim / 8;
 #pragma unroll 1
     for (int n = threadIdx.x; n < Tile::t_q * pieces; n += S::threads) {
       const int r = n / pieces, piece = n % pieces;
-      const uint16_t* from = static_cast<const uint16_t*>(args.q.data) + rows.token[r] * args.q.stride_token +
-                             rows.qo_head[r] * args.q.stride_head;
+      const auto [token, qo_head] = of(r);
+      const uint16_t* from = static_cast<const uint16_t*>(args.q.data) + token * args.q.stride_token + qo_head * args.q.stride_head;
       copy_16(to + Tile::QTile::at(r, piece), from + piece * 8, r < count);
     }
+  }
+  template <class Tile>
+  ATTNLOOM_DEVICE void copy_queries(uint32_t to) const {
+    copy_queries<Tile>(to, [&](int r) { return int2{rows.token[r], rows.qo_head[r]}; });
   }
 
   // Query transforms, in place, after all rows have come in.

@@ -270,10 +270,9 @@ void run_queue(const RunArgs& args, const PlanHeader& plan, int worker) {
   const auto* base = reinterpret_cast<const char*>(&plan);
   const auto& params = *static_cast<const typename V::Params*>(args.params);
   const Item* items = reinterpret_cast<const Item*>(base + plan.items);
-  const int32_t* next = reinterpret_cast<const int32_t*>(base + plan.next_indptr);
-  const Item& first = reinterpret_cast<const Item*>(base + plan.first_items)[worker];
-  const Item *item = items + next[worker], *end = items + next[worker + 1];
-  if (first.q_tokens > 0) state.run(args, params, first, item < end ? item : nullptr);
+  const WorkerQueue& queue = reinterpret_cast<const WorkerQueue*>(base + plan.workers)[worker];
+  const Item *item = items + queue.next, *end = items + queue.end;
+  if (queue.first.q_tokens > 0) state.run(args, params, queue.first, item < end ? item : nullptr);
   for (; item < end; item++) state.run(args, params, *item, item + 1 < end ? item + 1 : nullptr);
 }
 
