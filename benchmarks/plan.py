@@ -1,8 +1,9 @@
-"""Microseconds of `plan()`: `python benchmarks/plan.py [--wrapper] [--json FILE]`.
+"""Microseconds of `plan()`: `python benchmarks/plan.py [--wrapper] [--cuda] [--json FILE]`.
 
 The planner alone, Python call included, in decode (one token a request, a padded page table) and in prefill, at 132
-workers; with `--wrapper` also `AttentionWrapper.plan` on a causal host kernel, and `build_index`. Medians and, in the
-JSON, minima too: what the work itself takes on a machine that does other things too.
+workers; with `--wrapper` also `AttentionWrapper.plan` on a causal host kernel, and `build_index`; with `--cuda` `plan`
+and `run(out=)` of a CUDA kernel, the device idle before each call. Medians and, in the JSON, minima too: what the work
+itself takes on a machine that does other things too.
 """
 
 from __future__ import annotations
@@ -78,11 +79,12 @@ def plan_input(view: IndexView, qo_heads: int, kv_heads: int) -> PlanInput:
     )
 
 
-def timed(call, repeats: int) -> dict[str, float]:
+def timed(call, repeats: int, before=lambda: None) -> dict[str, float]:
     for _ in range(10):
         call()
     samples = []
     for _ in range(repeats):
+        before()
         start = time.perf_counter_ns()
         call()
         samples.append((time.perf_counter_ns() - start) / 1e3)
@@ -133,6 +135,38 @@ def measure_wrapper(repeats: int):
                 yield {"what": what, "requests": requests, "lengths": "zipf", "heads": f"{qo_heads}/{kv_heads}", **row}
 
 
+def measure_cuda(repeats: int):
+    """`plan` of one index and of others each time, `run(out=)`, and beside them the cheapest operation of torch."""
+    import attnloom
+    import torch
+
+    torch.set_grad_enabled(False)
+    page_table = attnloom.storage_format("page_table")
+    table = np.arange(REQUESTS[-1] * 64, dtype=np.int32).reshape(-1, 64)
+
+    def index_of(requests: int):
+        given = np.ones(requests, np.int32), np.full(requests, 1024, np.int32), PAGE_SIZE
+        return page_table.build_index(*given, block_tables=table[:requests].copy())
+
+    for qo_heads, kv_heads in HEADS:
+        attn = attnloom.AttentionWrapper(attnloom.AttentionSpec(["causal"], qo_heads, kv_heads, HEAD_DIM), "cuda")
+        cache = torch.zeros(table.size, PAGE_SIZE, kv_heads, HEAD_DIM, dtype=torch.bfloat16, device="cuda")
+        one = torch.zeros(1, device="cuda")
+        for requests in REQUESTS:
+            q = torch.zeros(requests, qo_heads, HEAD_DIM, dtype=torch.bfloat16, device="cuda")
+            out, index = torch.empty_like(q), index_of(requests)
+            others = iter([index_of(requests) for _ in range(repeats + 10)])
+            calls = {
+                "cuda, plan": lambda attn=attn, index=index: attn.plan(index),
+                "plan, new index": lambda attn=attn, others=others: attn.plan(next(others)),
+                "cuda, run(out=)": lambda attn=attn, q=q, kv=(cache, cache), out=out: attn.run(q, kv, out=out),
+                "torch add_": lambda one=one: one.add_(1),
+            }
+            for what, call in calls.items():
+                row = timed(call, repeats, torch.cuda.synchronize)
+                yield {"what": what, "requests": requests, "lengths": "1024", "heads": f"{qo_heads}/{kv_heads}", **row}
+
+
 KINDS = ("const", "uniform", "zipf")
 COLUMNS = ("what", "requests", "lengths", "heads", "median_us", "items", "merges", "max_over_mean", "partitioner")
 
@@ -140,12 +174,15 @@ COLUMNS = ("what", "requests", "lengths", "heads", "median_us", "items", "merges
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--wrapper", action="store_true", help="also time AttentionWrapper.plan and build_index")
+    parser.add_argument("--cuda", action="store_true", help="also time plan and run(out=) on a GPU")
     parser.add_argument("--repeats", type=int, default=300)
     parser.add_argument("--json", type=Path, help="write the rows there")
     options = parser.parse_args()
     rows = []
     print(" ".join(f"{name:>15}" for name in COLUMNS))
-    sources = [measure_planner(options.repeats)] + ([measure_wrapper(options.repeats)] if options.wrapper else [])
+    sources = [measure_planner(options.repeats)]
+    sources += [measure_wrapper(options.repeats)] if options.wrapper else []
+    sources += [measure_cuda(options.repeats)] if options.cuda else []
     for row in (row for source in sources for row in source):
         rows.append(row)
         print(" ".join(f"{row.get(name, '')!s:>15}" for name in COLUMNS), flush=True)
