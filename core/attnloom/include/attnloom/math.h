@@ -23,6 +23,12 @@ ATTNLOOM_FN int max(int a, int b) { return a > b ? a : b; }
 ATTNLOOM_FN float sqrt(float x) { return ::sqrtf(x); }
 ATTNLOOM_FN float pow(float x, float y) { return ::powf(x, y); }  // a library call: not for a loop over keys
 
+namespace detail {
+
+constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: adding it leaves the nearest integer in the low bits
+
+}  // namespace detail
+
 #if defined(__CUDA_ARCH__)
 
 namespace detail {
@@ -43,16 +49,14 @@ ATTNLOOM_FN void fast_sincos(float x, float& sine, float& cosine) {
   asm("cos.approx.f32 %0, %1;" : "=f"(cosine) : "f"(x));
 }
 
-// Sine and cosine of a + b, b being at most an ulp of a: a turn is taken off until the fast unit can do it.
+constexpr float kLargeAngle = 16777216.0f;  // 2^24
+
+// Sine and cosine of a + b, |a| <= kLargeAngle, b being at most an ulp of it: turns are taken off until the fast unit can
+// do it.
 ATTNLOOM_FN void sincos_sum(float a, float b, float& sine, float& cosine) {
-  if (::fabsf(a) > 1e6f) {
-    const double x = static_cast<double>(a) + static_cast<double>(b);
-    fast_sincos(static_cast<float>(x - ::rint(x * 0.15915494309189535) * 6.283185307179586), sine, cosine);
-    return;
-  }
-  const float turns = ::rintf(a * 0.15915494f);
+  const float turns = ::fmaf(a, 0.15915494f, kRound) - kRound;
   const float r = ::fmaf(turns, -6.28318548f, a);
-  fast_sincos(::fmaf(turns, 1.74845553e-7f, r) + b, sine, cosine);
+  fast_sincos(::fmaf(turns, 1.74845553e-7f, b) + r, sine, cosine);
 }
 
 }  // namespace detail
@@ -67,10 +71,17 @@ ATTNLOOM_FN float tanh(float x) {
   return ::fmaf(-2.0f, detail::fast_reciprocal(detail::fast_exp2(x * 2.88539008f) + 1.0f), 1.0f);
 }
 
-// Sine and cosine of an angle in radians, absolute error 6e-7.
-ATTNLOOM_FN void sincos(float x, float& sine, float& cosine) { detail::sincos_sum(x, 0.0f, sine, cosine); }
+// Sine and cosine of an angle in radians, absolute error 1e-6.
+ATTNLOOM_FN void sincos(float x, float& sine, float& cosine) {
+  if (::fabsf(x) <= detail::kLargeAngle) {
+    detail::sincos_sum(x, 0.0f, sine, cosine);
+  } else {
+    const double turns = ::rint(x * 0.15915494309189535);
+    detail::fast_sincos(static_cast<float>(x - turns * 6.283185307179586), sine, cosine);
+  }
+}
 
-// Sine and cosine of the exact product a * b.
+// Sine and cosine of the exact product a * b, absolute error 1e-6 up to 2^24; without a branch, for loops over a row.
 ATTNLOOM_FN void sincos(float a, float b, float& sine, float& cosine) {
   const float product = a * b;
   detail::sincos_sum(product, ::fmaf(a, b, -product), sine, cosine);
@@ -82,8 +93,6 @@ namespace detail {
 
 ATTNLOOM_FN float from_bits(uint32_t x) { return __builtin_bit_cast(float, x); }
 ATTNLOOM_FN uint32_t to_bits(float x) { return __builtin_bit_cast(uint32_t, x); }
-
-constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: adding it leaves the nearest integer in the low bits
 
 // e^r - 1 for |r| <= ln(2) / 2.
 ATTNLOOM_FN float expm1_reduced(float r) {

@@ -21,12 +21,12 @@ struct TensorRef {
   ATTNLOOM_FN T operator()(I... index) const {
     static_assert(sizeof...(I) == R, "a tensor parameter takes one index a dimension");
     const int64_t at[R] = {static_cast<int64_t>(index)...};
-    int64_t offset = 0;
+    const char* place = reinterpret_cast<const char*>(data);
     for (int r = 0; r < R; r++) {
       check(r, at[r]);
-      offset += at[r] * stride[r];
+      place += at[r] * (stride[r] * static_cast<int64_t>(sizeof(T)));
     }
-    return data[offset];
+    return *reinterpret_cast<const T*>(place);
   }
 
  private:

@@ -1,0 +1,76 @@
+"""attnloom/math.h on the device against float64."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+import attnloom
+import numpy as np
+import pytest
+import torch
+from attnloom import TensorParam, Variant
+
+TURNS = """
+#pragma once
+#include <attnloom/variant.h>
+
+struct Turns {
+  template <class Params, class Row>
+  ATTNLOOM_FN void output_transform(const Params& p, Row& row, const attnloom::Site& s) const {
+    row.each([&](int d, float& x) {
+      float sine, cosine;
+      if (s.qo_head == 0) attnloom::sincos(p.a(s.q_index), p.b(d / 2), sine, cosine);
+      else attnloom::sincos(p.a(s.q_index) * p.b(d / 2), sine, cosine);
+      x = d % 2 ? cosine : sine;
+    });
+  }
+};
+"""
+
+REFERENCE = """
+class Turns:
+    def output_transform(self, p, x, site):
+        raise NotImplementedError("compared with float64 by the test")
+"""
+
+
+@pytest.fixture
+def turns(tmp_path):
+    package = tmp_path / "gpu_turns"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "turns.h").write_text(TURNS)
+    (package / "reference.py").write_text(REFERENCE)
+    sys.path.insert(0, str(tmp_path))
+    importlib.invalidate_caches()
+    yield Variant(
+        name="turns",
+        struct="Turns",
+        header="turns.h",
+        package="gpu_turns",
+        functors={"output_transform"},
+        params=[TensorParam("a", shape=("*",)), TensorParam("b", shape=("*",))],
+        reference="gpu_turns.reference:Turns",
+    )
+    sys.path.remove(str(tmp_path))
+
+
+def test_sine_and_cosine(bench, rng, turns):
+    count = 4000
+    a = rng.integers(-(2**24), 2**24, count).astype(np.float32)
+    a[:1000] = rng.integers(-9, 10, 1000)
+    b = (10000.0 ** -rng.uniform(0, 1, 32)).astype(np.float32)
+    a_there, b_there = (torch.from_numpy(x).cuda() for x in (a, b))
+    spec = attnloom.AttentionSpec(
+        [turns], num_qo_heads=2, num_kv_heads=1, head_dim=64, dtype="float16", out_dtype="float32",
+        params={"turns.a": a_there, "turns.b": b_there},
+    )  # fmt: skip
+    index, _, data = bench.batch(rng, spec, [(count, 1)])
+    wrapper = attnloom.AttentionWrapper(spec, "cuda")
+    wrapper.plan(index)
+    out = wrapper.run(data.dq, data.kv).cpu().double().numpy()
+    products = (a.astype(np.float64)[:, None] * b, (a[:, None] * b).astype(np.float64))
+    for head, angle in enumerate(products):
+        assert np.abs(out[:, head, 0::2] - np.sin(angle)).max() < 1e-6
+        assert np.abs(out[:, head, 1::2] - np.cos(angle)).max() < 1e-6
