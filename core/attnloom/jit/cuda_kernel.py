@@ -147,19 +147,24 @@ class KernelConfig(TileClasses):
         return tile.t_q == 16 or (tile.t_q == 32 and self._widest <= 128)
 
     def _bytes(self, stages: int) -> int:
-        def tile_bytes(tile):
-            k, v = (_row_bytes(dim, tile.family) for dim in (self.head_dim, self.head_dim_v))
-            keys = WARPS * stages * _SLICE if self._splits_keys(tile) else 2 * tile.t_kv
-            return tile.t_q * k + keys * (k + v)
+        dims = self.head_dim, self.head_dim_v
 
-        return max(tile_bytes(tile) for tile in self.tile_classes)
+        def keys_bytes(tile):
+            if not self._splits_keys(tile):
+                return 2 * tile.t_kv * sum(_row_bytes(dim, tile.family) for dim in dims)
+            narrow = self.kv_dtype in NARROW  # a warp takes two slices of them at a time
+            keys, widths = (2 * _SLICE, [dim // 2 for dim in dims]) if narrow else (_SLICE, dims)
+            stage = keys * sum(_row_bytes(width, tile.family) for width in widths)
+            return WARPS * max(stages * stage, tile.t_q * self.head_dim_v * 4)
+
+        return max(tile.t_q * _row_bytes(self.head_dim, tile.family) + keys_bytes(tile) for tile in self.tile_classes)
 
 
-def _row_bytes(head_dim: int, family: str) -> int:
-    """Of a row in shared memory: 128-byte blocks for `wgmma`, else 16-byte pieces, an odd number unless swizzled."""
+def _row_bytes(elements: int, family: str) -> int:
+    """Of a row of 16-bit numbers: 128-byte blocks for `wgmma`, else 16-byte pieces, an odd number unless swizzled."""
     if family == "wgmma":
-        return 128 * -(-head_dim // 64)
-    pieces = head_dim // 8
+        return 128 * -(-elements // 64)
+    pieces = elements // 8
     return 16 * (pieces if pieces % 8 == 0 else pieces | 1)
 
 

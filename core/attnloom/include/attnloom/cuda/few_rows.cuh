@@ -11,35 +11,36 @@ struct FewRows {
   static constexpr int M = Tile::m_tiles;
   static constexpr int slots = R::slots;
   static constexpr int kStages = S::stages;
+  static constexpr int kKeys = Tile::step;  // of a part: what a warp takes at a time
 
   const Unit<S, V, R>& unit;
   char* memory;  // queries, then the stages of each warp
   float* md;     // [warps][t_q][2]
-  int* noted;    // [warps][stages][16] listed positions
+  int* noted;    // [warps][stages][keys of a part] listed positions
   Slice* found;  // [2], of this warp: where the keys lie that are copied next
 
   ATTNLOOM_DEVICE int warp() const { return warp_id(); }
   ATTNLOOM_DEVICE char* stage(int of_warp, int i) const {
-    return memory + Tile::q_bytes + (of_warp * kStages + i) * Tile::stage_bytes;
+    return memory + Tile::q_bytes + of_warp * Tile::warp_bytes + i * Tile::stage_bytes;
   }
-  ATTNLOOM_DEVICE int* noted_at(int i) const { return noted + (warp() * kStages + i) * kSlice; }
-  ATTNLOOM_DEVICE static uint32_t values_at() { return kSlice * S::KTile::row_bytes; }
+  ATTNLOOM_DEVICE int* noted_at(int i) const { return noted + (warp() * kStages + i) * kKeys; }
+  ATTNLOOM_DEVICE static uint32_t values_at() { return kKeys * S::StoredKTile::row_bytes; }
 
-  // The warp's next slice of which some row sees a key, from the `slice`-th on.
-  ATTNLOOM_DEVICE int next_slice(const Seen<slots>& seen, int slice) const {
+  // The warp's next part of which some row sees a key, from the `part`-th on.
+  ATTNLOOM_DEVICE int next_part(const Seen<slots>& seen, int part) const {
     static_assert((S::warps & (S::warps - 1)) == 0);
     for (;;) {
-      const int next = seen.template next_tile<kSlice>(slice);
+      const int next = seen.template next_tile<kKeys>(part);
       if (next == Seen<slots>::kNone) return next;
-      slice = next + ((warp() - next) & (S::warps - 1));
-      if (slots == 1) return slice * kSlice < seen.hi[0] ? slice : Seen<slots>::kNone;
-      if (seen.template next_tile<kSlice>(slice) == slice) return slice;
+      part = next + ((warp() - next) & (S::warps - 1));
+      if (slots == 1) return part * kKeys < seen.hi[0] ? part : Seen<slots>::kNone;
+      if (seen.template next_tile<kKeys>(part) == part) return part;
     }
   }
-  // The one after `slice`.
-  ATTNLOOM_DEVICE int slice_after(const Seen<slots>& seen, int slice) const {
-    if constexpr (slots > 1) return next_slice(seen, slice + 1);
-    else return (slice + S::warps) * kSlice < seen.hi[0] ? slice + S::warps : Seen<slots>::kNone;
+  // The one after `part`.
+  ATTNLOOM_DEVICE int part_after(const Seen<slots>& seen, int part) const {
+    if constexpr (slots > 1) return next_part(seen, part + 1);
+    else return (part + S::warps) * kKeys < seen.hi[0] ? part + S::warps : Seen<slots>::kNone;
   }
 
   ATTNLOOM_DEVICE void run() {
@@ -48,26 +49,32 @@ struct FewRows {
     const bool listed = unit.listed(), by_position = V::has_kv_range && listed;
     const Positions positions{unit.index, item, listed};
     const Source<S> source{unit.args, unit.index, item, unit.head};
-    // Places are looked up two slices at a time, half a warp each; the first two, if the ranges leave them, while the
-    // rows are found.
+    // Places are looked up two slices at a time, half a warp each, of one part or of two; the first two, if the ranges
+    // leave them, while the rows are found.
     const Trail trail(source, 2 * S::warps * kSlice);
     const int half = lane_id() / kSlice, mine = lane_id() % kSlice;  // the lane's slice of the two, and its key
-    int sought = item.kv_begin / kSlice + warp() + half * S::warps;
+    int sought = item.kv_begin / kSlice + (S::slices == 2 ? 2 * warp() + half : warp() + half * S::warps);
     Place place;
     place.seek(trail, item, sought * kSlice + mine);
     place.look_up(trail, sought * kSlice + mine < item.kv_end);
     // Each warp finds the rows, one a lane, so that nobody waits for others before the first keys are asked for.
     const PackedRow<V> row = unit.row(lane_id(), by_position);
     if (warp() == 0 && lane_id() < Tile::t_q) unit.rows.put(lane_id(), row);
-    unit.note_facts(listed);
+    unit.note_facts(listed, OperandTypes<S, V>::query_factor);
     Seen<slots> seen;
     seen.look(row, item, by_position);
 
-    int slice = next_slice(seen, item.kv_begin / kSlice);
-    int ahead = slice;
+    int part = next_part(seen, item.kv_begin / kKeys);
+    int ahead = part;
     const auto find_two = [&](bool anew) {
-      const int second = ahead == kNone ? kNone : slice_after(seen, ahead), before = sought;
-      sought = half ? second : ahead;
+      const int before = sought;
+      sought = ahead;
+      if constexpr (S::slices == 2) {
+        if (ahead != kNone) sought = 2 * ahead + half;
+      } else {
+        const int second = ahead == kNone ? kNone : part_after(seen, ahead);
+        if (half) sought = second;
+      }
       if (anew && sought == before && seen.sees_all(sought * kSlice, sought * kSlice + kSlice)) return;
       if (!anew && (slots == 1 || sought == before + 2 * S::warps)) place.step(trail);
       else place.seek(trail, item, sought * kSlice + mine);
@@ -92,7 +99,7 @@ struct FewRows {
     KeySite<V> key_site;
     float step;
     int to = 0, at = 0;  // stages: the next to fill, the next to use
-    bool first = true;   // of two slices
+    bool first = true;   // of two parts whose slices are looked up together
 #pragma unroll 1
     for (int n = 1 - kStages;; n++) {
       if (n >= 0) {
@@ -104,24 +111,32 @@ struct FewRows {
             unit.template transform_queries<Tile>(memory);
             __syncthreads();
           }
+          if constexpr (S::narrow) {
+            arrange_queries<S, V>(memory, Tile::t_q);
+            __syncthreads();
+          }
           q.take(shared_address(memory), 0);
           key_site = unit.key_site();
           step = units.step;
         }
-        if (slice == kNone) break;
+        if (part == kNone) break;
       }
       if (ahead != kNone) {
-        char* stage = this->stage(warp(), to);
+        const uint32_t k = shared_address(stage(warp(), to)), v = k + values_at();
         if (first) place.template put_down<S>(unit.args, found[half]);
-        positions.note(ahead * kSlice, noted_at(to));
+#pragma unroll
+        for (int i = 0; i < S::slices; i++) positions.note(ahead * kKeys + i * kSlice, noted_at(to) + i * kSlice);
         __syncwarp();
-        const Slice& keys = found[!first];
-        copy_keys(source, keys, shared_address(stage));
-        copy_values(source, keys, shared_address(stage) + values_at());
+#pragma unroll
+        for (int i = 0; i < S::slices; i++) {
+          const Slice& keys = found[S::slices == 2 ? i : !first];
+          copy_keys<S, typename S::StoredKTile>(source, keys, k + i * kSlice * S::StoredKTile::row_bytes);
+          copy_values<S, typename S::StoredVTile>(source, keys, v + i * kSlice * S::StoredVTile::row_bytes);
+        }
         __syncwarp();
-        ahead = slice_after(seen, ahead);
-        if (!first) find_two(false);
-        first = !first;
+        ahead = part_after(seen, ahead);
+        if (S::slices == 2 || !first) find_two(false);
+        if (S::slices == 1) first = !first;
       }
       if (kStages > 1 && n == 1 - kStages) ask_queries();  // after the first keys, which take longest
       close_group();
@@ -131,9 +146,9 @@ struct FewRows {
         wait_groups<0>();
         __syncwarp();
       }
-      attend(q, state, step, pairs, key_site, seen, slice, stage(warp(), at), noted_at(at));
+      attend(q, state, step, pairs, key_site, seen, part * kKeys, stage(warp(), at), noted_at(at));
       if constexpr (kStages == 1) __syncwarp();
-      slice = slice_after(seen, slice);
+      part = part_after(seen, part);
       at = at + 1 == kStages ? 0 : at + 1;
     }
     wait_groups<0>();
@@ -143,22 +158,31 @@ struct FewRows {
 
   template <class Q>
   ATTNLOOM_DEVICE void attend(const Q& q, State16<S, V, M>& state, float step, const Pairs<V>& pairs,
-                              const KeySite<V>& key_site, const Seen<slots>& seen, int slice, char* at, const int* noted) {
-    const int first = slice * kSlice;
-    const uint32_t k = shared_address(at), v = k + values_at();
-    prepare_keys<S, V>(at, unit.params, key_site, pairs.positions, first, noted);
-    float s[M][kSlice / 8][4];
-    multiply_keys<S>(s, q, k);
-    score<S, V>(s, pairs, unit.rows, unit.facts.units, 0, first, noted, !pairs.masked && seen.sees_all(first, first + kSlice));
-    Weights<M, kSlice / 8> p;
-    weigh<S, V>(s, p, state, step);
-    prepare_values<S, V>(at + values_at(), unit.params, key_site, pairs.positions, first, noted, seen);
-    multiply_values<S>(state.o, p, v);
+                              const KeySite<V>& key_site, const Seen<slots>& seen, int first, char* at, const int* noted) {
+    const SliceTransforms<V> transforms{unit.params, key_site, pairs.positions, first, noted};
+    float s[M][kKeys / 8][4];
+    multiply_stored_keys<S>(s, q, shared_address(at), transforms);
+    score<S, V>(s, pairs, unit.rows, unit.facts.units, 0, first, noted, !pairs.masked && seen.sees_all(first, first + kKeys));
+    Weights<M, kKeys / 8> p;
+    weigh<S, V, OperandTypes<S, V>::values>(s, p, state, step);
+    multiply_stored_values<S>(state.o, p, at + values_at(), transforms, seen);
   }
 
   // Where column `column` of O~ of row `r` lies in a warp's stages.
   static ATTNLOOM_DEVICE int o_at(int r, int column) {
-    return r * S::head_dim_v + (S::head_dim_v % 32 == 0 ? column ^ (r & 3) << 3 : column);
+    const int swizzle = S::narrow ? (r & 1) << 4 : (r & 3) << 3;
+    return r * S::head_dim_v + (S::head_dim_v % 32 == 0 ? column ^ swizzle : column);
+  }
+
+  // Lays what this lane has of row `r`, in o[..][2 h] and o[..][2 h + 1], into the warp's O~.
+  static ATTNLOOM_DEVICE void lay_row(float* to, const float (&o)[S::o_tiles][4], int h, int r) {
+    const int c = lane_id() % 4;
+#pragma unroll
+    for (int t = 0; t < S::o_tiles; t += S::narrow ? 2 : 1) {
+      if constexpr (S::narrow)  // even and odd columns
+        *reinterpret_cast<float4*>(to + o_at(r, 8 * t + 4 * c)) = {o[t][2 * h], o[t + 1][2 * h], o[t][2 * h + 1], o[t + 1][2 * h + 1]};
+      else *reinterpret_cast<float2*>(to + o_at(r, 8 * t + 2 * c)) = {o[t][2 * h], o[t][2 * h + 1]};
+    }
   }
 
   // Merges the warps' states, warp after warp, and writes the rows.
@@ -171,9 +195,7 @@ struct FewRows {
       for (int h = 0; h < 2; h++) {
         if (16 * i + 8 * h >= unit.count) continue;
         const int r = 16 * i + 8 * h + lane_id() / 4;
-#pragma unroll
-        for (int t = 0; t < S::o_tiles; t++)
-          *reinterpret_cast<float2*>(o + o_at(r, 8 * t + 2 * (lane_id() % 4))) = {state.o[i][t][2 * h], state.o[i][t][2 * h + 1]};
+        lay_row(o, state.o[i], h, r);
         if (lane_id() % 4 == 0) *reinterpret_cast<float2*>(md + 2 * (warp() * Tile::t_q + r)) = {state.m[i][h], state.d[i][h]};
       }
     __syncthreads();

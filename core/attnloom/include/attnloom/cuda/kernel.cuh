@@ -27,7 +27,7 @@ struct Shared {
   Seen<R::slots> seen[S::warps][3];
   Slice found[S::warps][S::larger(2, (S::max_t_kv / kSlice + S::warps - 1) / S::warps)];
   float md[S::warps * 32 * 2];
-  int noted[S::larger(S::warps * S::stages * kSlice, 2 * S::max_t_kv)];
+  int noted[S::larger(S::warps * S::stages * S::slices * kSlice, 2 * S::max_t_kv)];
 };
 
 // Where the scheduler puts the queues: known before the header has come in.

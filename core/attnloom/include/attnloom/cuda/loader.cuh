@@ -112,12 +112,12 @@ struct Place {
   }
 };
 
-// Copies one of each pair of rows (of K: 0, of V: 1) of 16 keys, zeros where there is no key. fp8 rows are laid into the
-// upper halves of their places.
-template <class Tile, int D, int KeyBytes, int Which>
+// Copies one of each pair of rows (of K: 0, of V: 1) of 16 keys, zeros where there is no key. Rows that are narrower than
+// their places are laid into the upper ends of these.
+template <class Tile, int RowBytes, int Which>
 ATTNLOOM_DEVICE void copy_rows(const char* base, const Slice& slice, uint32_t to) {
-  constexpr int pieces = D * KeyBytes / 16, all = kSlice * pieces, first = D / 8 - pieces;
-  constexpr int rows = kRowsAtATime<D * KeyBytes>;
+  constexpr int pieces = RowBytes / 16, all = kSlice * pieces, first = Tile::pieces - pieces;
+  constexpr int rows = kRowsAtATime<RowBytes>;
   const int lane = lane_id();
   if constexpr (32 % pieces == 0 && Tile::swizzled) {
     const int row = lane / pieces, piece = lane % pieces;
@@ -141,11 +141,11 @@ ATTNLOOM_DEVICE void copy_rows(const char* base, const Slice& slice, uint32_t to
 // Asks for the keys, or values, of a slice; `k` and `v` are where row 0 of it goes.
 template <class S, class Tile = typename S::KTile>
 ATTNLOOM_DEVICE void copy_keys(const Source<S>& source, const Slice& slice, uint32_t k) {
-  copy_rows<Tile, S::head_dim, S::key_bytes, 0>(source.keys(), slice, k);
+  copy_rows<Tile, S::head_dim * S::key_bytes, 0>(source.keys(), slice, k);
 }
 template <class S, class Tile = typename S::VTile>
 ATTNLOOM_DEVICE void copy_values(const Source<S>& source, const Slice& slice, uint32_t v) {
-  copy_rows<Tile, S::head_dim_v, S::key_bytes, 1>(source.values(), slice, v);
+  copy_rows<Tile, S::head_dim_v * S::key_bytes, 1>(source.values(), slice, v);
 }
 
 // Where the keys of an item stand in their sequence: consecutive, or listed. Listed ones are looked up as keys are copied.

@@ -69,7 +69,7 @@ struct ManyRows {
         Weights<M, kStep / 8> p;
         if (busy) {
           float s[M][kStep / 8][4];
-          multiply_keys<S>(s, q, shared_address(keys.k_tile(turn)) + part * kStep * S::KTile::row_bytes);
+          multiply_keys<S, S::T>(s, q, KeyOperands<S>(shared_address(keys.k_tile(turn)) + part * kStep * S::KTile::row_bytes));
           score<S, V>(s, pairs, unit.rows, units, first_row(), first, keys.noted_at(turn) + part * kStep,
                       !pairs.masked && mine.sees_all(first, first + kStep));
           weigh<S, V>(s, p, state, step);

@@ -35,16 +35,33 @@ struct Queries {
   }
 };
 
-// s = Q K^T for 8 N keys whose rows begin at `k`.
-template <class S, int M, bool InRegisters, int N>
-ATTNLOOM_DEVICE void multiply_keys(float (&s)[M][N][4], const Queries<S, M, InRegisters>& q, uint32_t k) {
-  const uint32_t at = here(k + S::KTile::at(lane_id() / 16 * 8 + lane_id() % 8, lane_id() / 8 % 2));
+// Keys as right operands, from rows of 16-bit numbers.
+template <class S>
+struct KeyOperands {
+  uint32_t at;  // this lane's part of the first load
+
+  ATTNLOOM_DEVICE explicit KeyOperands(uint32_t k) : at(here(k + S::KTile::at(lane_id() / 16 * 8 + lane_id() % 8, lane_id() / 8 % 2))) {}
+
+  // Of 16 keys from `key` on, those of step `step`: b0 and b1 of the first eight, then of the others.
+  ATTNLOOM_DEVICE void get(uint32_t (&b)[4], int key, int step) const {
+    load_matrices(b, S::KTile::onward(at + key * S::KTile::row_bytes, 2 * step));
+  }
+};
+
+template <int M, int N>
+ATTNLOOM_DEVICE void clear(float (&s)[M][N][4]) {
 #pragma unroll
   for (int i = 0; i < M; i++)
 #pragma unroll
     for (int t = 0; t < N; t++)
 #pragma unroll
       for (int e = 0; e < 4; e++) s[i][t][e] = 0.0f;
+}
+
+// s = Q K^T for 8 N keys, operands of T.
+template <class S, DType T, int M, bool InRegisters, int N, class Keys>
+ATTNLOOM_DEVICE void multiply_keys(float (&s)[M][N][4], const Queries<S, M, InRegisters>& q, Keys keys) {
+  clear(s);
 #pragma unroll
   for (int step = 0; step < S::k_steps; step++) {
     uint32_t a[M][4];
@@ -53,11 +70,11 @@ ATTNLOOM_DEVICE void multiply_keys(float (&s)[M][N][4], const Queries<S, M, InRe
 #pragma unroll
     for (int t = 0; t < N; t += 2) {
       uint32_t b[4];
-      load_matrices(b, S::KTile::onward(at + 8 * t * S::KTile::row_bytes, 2 * step));
+      keys.get(b, 8 * t, step);
 #pragma unroll
       for (int i = 0; i < M; i++) {
-        multiply_add<S::T>(s[i][t], a[i], b[0], b[1]);
-        multiply_add<S::T>(s[i][t + 1], a[i], b[2], b[3]);
+        multiply_add<T>(s[i][t], a[i], b[0], b[1]);
+        multiply_add<T>(s[i][t + 1], a[i], b[2], b[3]);
       }
     }
   }

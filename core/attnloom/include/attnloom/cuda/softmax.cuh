@@ -198,11 +198,11 @@ struct Rescale {
   }
 };
 
-// Lets m and d follow the scores: a row's m moves to its largest score once that is `kSlack` powers of two ahead. Until
-// then weights are above 1, which no format minds.
+// Lets m and d follow the scores: a row's m moves once a weight exceeds 2^kMost. Its largest weight is 2^kUsual then, so
+// that float16 keeps weights down to 2^-31 of that of m.
 template <class S, class V, int M, int N>
 ATTNLOOM_DEVICE Rescale<M> follow(const float (&s)[M][N][4], State16<S, V, M>& state, float step) {
-  constexpr float kSlack = 8.0f;
+  constexpr float kUsual = 7.0f, kMost = 15.0f;
   float top[M][2];
   bool ahead = false;
 #pragma unroll
@@ -212,7 +212,7 @@ ATTNLOOM_DEVICE Rescale<M> follow(const float (&s)[M][N][4], State16<S, V, M>& s
       top[i][h] = fmaxf(s[i][0][2 * h], s[i][0][2 * h + 1]);
 #pragma unroll
       for (int t = 1; t < N; t++) top[i][h] = fmaxf(top[i][h], fmaxf(s[i][t][2 * h], s[i][t][2 * h + 1]));
-      ahead |= (top[i][h] - state.m[i][h]) * step > kSlack;
+      ahead |= (top[i][h] - state.m[i][h]) * step > kMost;
     }
   Rescale<M> rescale;
   rescale.any = __any_sync(~0u, ahead);
@@ -222,7 +222,7 @@ ATTNLOOM_DEVICE Rescale<M> follow(const float (&s)[M][N][4], State16<S, V, M>& s
 #pragma unroll
       for (int h = 0; h < 2; h++) {
         const float m = quad_max(top[i][h]), before = state.m[i][h];
-        if ((m - before) * step > kSlack) state.m[i][h] = m;
+        if ((m - before) * step > kMost) state.m[i][h] = m - kUsual / step;
         rescale.alpha[i][h] = fast_exp2((before - state.m[i][h]) * step);
         state.d[i][h] *= rescale.alpha[i][h];
       }
@@ -230,8 +230,8 @@ ATTNLOOM_DEVICE Rescale<M> follow(const float (&s)[M][N][4], State16<S, V, M>& s
   return rescale;
 }
 
-// Scores become weights, and d grows by them.
-template <class S, class V, int M, int N>
+// Scores become weights of T, and d grows by them.
+template <class S, class V, DType T = S::T, int M, int N>
 ATTNLOOM_DEVICE void take_weights(const float (&s)[M][N][4], Weights<M, N>& p, State16<S, V, M>& state, float step) {
 #pragma unroll
   for (int i = 0; i < M; i++)
@@ -247,17 +247,17 @@ ATTNLOOM_DEVICE void take_weights(const float (&s)[M][N][4], Weights<M, N>& p, S
           b = fast_exp2(fmaf(b, step, -from));
           sum += a + b;
         }
-        p[i][t / 2][t % 2 * 2 + h] = pack<S::T>(a, b);
+        p[i][t / 2][t % 2 * 2 + h] = pack<T>(a, b);
       }
       state.d[i][h] += sum;
     }
 }
 
-// One step of the online softmax: scores become weights.
-template <class S, class V, int M, int N>
+// One step of the online softmax: scores become weights of T.
+template <class S, class V, DType T = S::T, int M, int N>
 ATTNLOOM_DEVICE void weigh(float (&s)[M][N][4], Weights<M, N>& p, State16<S, V, M>& state, float step) {
   if constexpr (V::use_softmax) follow<S, V>(s, state, step).apply(state.o);
-  take_weights<S, V>(s, p, state, step);
+  take_weights<S, V, T>(s, p, state, step);
 }
 
 }  // namespace attnloom::cuda

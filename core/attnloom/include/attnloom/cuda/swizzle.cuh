@@ -4,18 +4,18 @@
 
 namespace attnloom::cuda {
 
-// Rows of D 16-bit elements.
+// Rows of D 16-bit elements, or of twice as many of 8 bits.
 template <int D>
 struct Tiled {
-  static_assert(D % 16 == 0, "rows are whole tensor core steps");
+  static_assert(D % 8 == 0, "rows are whole pieces");
   static constexpr int pieces = D / 8;
   static constexpr bool swizzled = pieces % 8 == 0;
   static constexpr int pitch = swizzled ? pieces : pieces | 1;  // in pieces; an odd one spreads rows by itself
   static constexpr int row_bytes = pitch * 16;
 
   static constexpr int bytes(int rows) { return rows * row_bytes; }
-  // From the address of piece 0 or 1 of a row to that of the piece `pieces_on` further on, an even number; tiles begin at
-  // multiples of 128 bytes.
+  // From the address of one of a row's first 2^n pieces to that of the piece `pieces_on` further on, a multiple of 2^n;
+  // tiles begin at multiples of 128 bytes.
   static ATTNLOOM_DEVICE uint32_t onward(uint32_t address, int pieces_on) {
     return swizzled ? (address ^ (pieces_on & 7) * 16) + (pieces_on & ~7) * 16 : address + pieces_on * 16;
   }

@@ -22,10 +22,13 @@ ATTNLOOM_DEVICE void widen_rows(char* memory) {
   for (int i = 0; i < turns; i++) {
     const int n = lane + 32 * i, row = n / pieces, piece = n % pieces * 2;
     if (all % 32 != 0 && n >= all) break;
-    const auto low = [](uint32_t x) { return widen<T, Stored>(__byte_perm(x, 0, 0x4140)); };
-    const auto high = [](uint32_t x) { return widen<T, Stored>(__byte_perm(x, 0, 0x4342)); };
-    *reinterpret_cast<uint4*>(memory + Tile::at(row, piece)) = {low(raw[i].x), high(raw[i].x), low(raw[i].y), high(raw[i].y)};
-    *reinterpret_cast<uint4*>(memory + Tile::at(row, piece + 1)) = {low(raw[i].z), high(raw[i].z), low(raw[i].w), high(raw[i].w)};
+    uint4 first, second;
+    widen<T, Stored>(raw[i].x, first.x, first.y);
+    widen<T, Stored>(raw[i].y, first.z, first.w);
+    widen<T, Stored>(raw[i].z, second.x, second.y);
+    widen<T, Stored>(raw[i].w, second.z, second.w);
+    *reinterpret_cast<uint4*>(memory + Tile::at(row, piece)) = first;
+    *reinterpret_cast<uint4*>(memory + Tile::at(row, piece + 1)) = second;
   }
   __syncwarp();
 }
@@ -34,34 +37,43 @@ ATTNLOOM_DEVICE void widen_rows(char* memory) {
 template <DType T, DType Stored, int D, class Tile, class F>
 ATTNLOOM_DEVICE void transform_rows(char* memory, F f) {
   constexpr bool narrow = Stored == kE4M3 || Stored == kE5M2;
+  constexpr int width = narrow ? 4 : 2;
   // Eight lanes a row where the halves of its pairs still meet in one lane, else four.
-  constexpr int lanes = D / 2 % 16 == 0 ? 8 : 4, held = D / 2 / lanes;
-  const int lane = lane_id(), c = lane % lanes;
-#pragma unroll 1
+  constexpr int lanes = D / 2 % (8 * width) == 0 ? 8 : 4;
+  using Map = SpreadMap<D, lanes, width>;
+  constexpr int at_once = narrow ? 1 : 2;  // passes that share what a functor loads by column, as registers allow
+#pragma unroll at_once
   for (int pass = 0; pass < kSlice * lanes / 32; pass++) {
+    const int lane = lane_id(), c = lane % lanes;
     // Rows that a pass takes together have their pieces swizzled apart.
     const int row = lanes == 8 ? 2 * (lane / 8) + pass % 2 + pass / 2 * 8 : pass * 8 + lane / 4;
-    uint32_t pair[held];
-    const auto at = [&](int i) { return Tile::at(row, (c + lanes * i) / 4) + (c + lanes * i) % 4 * 4; };
+    // Where the bytes of a unit lie, of which it has `size`.
+    const auto at = [&](int i, int size, int first) {
+      const int byte = (c + lanes * i) * size;
+      return memory + Tile::at(row, first + byte / 16) + byte % 16;
+    };
+    uint32_t raw[Map::held];
 #pragma unroll
-    for (int i = 0; i < held; i++) {
+    for (int i = 0; i < Map::held; i++) raw[i] = *reinterpret_cast<const uint32_t*>(at(i, 4, narrow ? D / 16 : 0));
+    Row<Map> view;
+#pragma unroll
+    for (int i = 0; i < Map::held; i++) {
       if constexpr (narrow) {
-        const int byte = 2 * (c + lanes * i);
-        const uint32_t raw = *reinterpret_cast<const uint16_t*>(memory + Tile::at(row, D / 16 + byte / 16) + byte % 16);
-        pair[i] = widen<T, Stored>((raw & 0xffu) | (raw & 0xff00u) << 8);
+        uint32_t low, high;
+        widen<kF16, Stored>(raw[i], low, high);
+        unpack<kF16>(low, view.x.at[i][0], view.x.at[i][1]);
+        unpack<kF16>(high, view.x.at[i][2], view.x.at[i][3]);
       } else {
-        pair[i] = *reinterpret_cast<const uint32_t*>(memory + at(i));
+        unpack<T>(raw[i], view.x.at[i][0], view.x.at[i][1]);
       }
     }
-    Row<SpreadMap<D, lanes>> view;
-#pragma unroll
-    for (int i = 0; i < held; i++) unpack<T>(pair[i], view.x.at[i][0], view.x.at[i][1]);
     f(row, view);
-#pragma unroll
-    for (int i = 0; i < held; i++) pair[i] = pack<T>(view.x.at[i][0], view.x.at[i][1]);
     if constexpr (narrow) __syncwarp();
 #pragma unroll
-    for (int i = 0; i < held; i++) *reinterpret_cast<uint32_t*>(memory + at(i)) = pair[i];
+    for (int i = 0; i < Map::held; i++)
+#pragma unroll
+      for (int e = 0; e < width; e += 2)
+        *reinterpret_cast<uint32_t*>(at(i, 2 * width, 0) + 2 * e) = pack<T>(view.x.at[i][e], view.x.at[i][e + 1]);
   }
   __syncwarp();
 }
@@ -79,26 +91,51 @@ struct KeySite {
   }
 };
 
-// Makes the 16 keys, or values, from ordinal `first` on ready for the products, after their copy has come in.
+// The row transforms of 16 keys of an item, from ordinal `first` on.
+template <class V>
+struct SliceTransforms {
+  const typename V::Params& params;
+  const KeySite<V>& site;
+  const Positions& positions;
+  int first;
+  const int* noted;  // where the positions stand if they are listed
+
+  template <class Row>
+  ATTNLOOM_DEVICE void key(int j, Row& row) const {
+    scale(row, site.k_scale);
+    V::key_transform(params, row, site.at(positions, first + j, noted + j));
+  }
+  // Zeros where no row sees the key.
+  template <class Row, class Seen>
+  ATTNLOOM_DEVICE void value(int j, Row& row, const Seen& seen) const {
+    scale(row, site.v_scale);
+    V::value_transform(params, row, site.at(positions, first + j, noted + j));
+    if (!seen.sees(first + j)) row.each([](int, float& x) { x = 0.0f; });
+  }
+
+ private:
+  template <class Row>
+  static ATTNLOOM_DEVICE void scale(Row& row, float factor) {
+    if (factor != 1.0f) row.each([factor](int, float& x) { x *= factor; });
+  }
+};
+
+// Makes the 16 keys, or values, from ordinal `first` on ready for the products, in shared memory, after their copy has
+// come in.
 template <class S, class V, class Tile = typename S::KTile>
 ATTNLOOM_DEVICE void prepare_keys(char* memory, const typename V::Params& params, const KeySite<V>& site,
                                   const Positions& positions, int first, const int* noted) {
+  const SliceTransforms<V> transforms{params, site, positions, first, noted};
   if constexpr (V::has_key_transform)
-    transform_rows<S::T, S::kv, S::head_dim, Tile>(memory, [&](int row, auto& view) {
-      view.each([&](int, float& x) { x *= site.k_scale; });
-      V::key_transform(params, view, site.at(positions, first + row, noted + row));
-    });
+    transform_rows<S::T, S::kv, S::head_dim, Tile>(memory, [&](int row, auto& view) { transforms.key(row, view); });
   else if constexpr (S::narrow) widen_rows<S::T, S::kv, S::head_dim, Tile>(memory);
 }
 template <class S, class V, class Tile = typename S::VTile, class Seen>
 ATTNLOOM_DEVICE void prepare_values(char* memory, const typename V::Params& params, const KeySite<V>& site,
                                     const Positions& positions, int first, const int* noted, const Seen& seen) {
+  const SliceTransforms<V> transforms{params, site, positions, first, noted};
   if constexpr (V::has_value_transform)
-    transform_rows<S::T, S::kv, S::head_dim_v, Tile>(memory, [&](int row, auto& view) {
-      view.each([&](int, float& x) { x *= site.v_scale; });
-      V::value_transform(params, view, site.at(positions, first + row, noted + row));
-      if (!seen.sees(first + row)) view.each([](int, float& x) { x = 0.0f; });
-    });
+    transform_rows<S::T, S::kv, S::head_dim_v, Tile>(memory, [&](int row, auto& view) { transforms.value(row, view, seen); });
   else if constexpr (S::narrow) widen_rows<S::T, S::kv, S::head_dim_v, Tile>(memory);
 }
 

@@ -1,7 +1,7 @@
 // A unit of work: one item's rows under one kv head.
 #pragma once
 #include "finalize.cuh"
-#include "product.cuh"
+#include "operands.cuh"
 
 namespace attnloom::cuda {
 
@@ -32,11 +32,11 @@ struct Unit {
     return {index, params, item, static_cast<uint32_t>(r < count ? r : 0), head, static_cast<uint32_t>(group), by_position};
   }
 
-  // Notes the unit's facts, by one thread.
-  ATTNLOOM_DEVICE void note_facts(bool listed) const {
+  // Notes the unit's facts, by one thread. Queries will be multiplied by `query_factor`.
+  ATTNLOOM_DEVICE void note_facts(bool listed, float query_factor = 1.0f) const {
     if (threadIdx.x != 32) return;
     const LevelView& level = index.levels[item.level];
-    float scale = args.sm_scale;
+    float scale = args.sm_scale / query_factor;
     if constexpr (!V::has_key_transform) scale *= head_scale(args.k_scale, head);
     const bool masked = level.mask_bits && level.mask_begin[item.level_row] >= 0;
     facts = {Units<V>(scale), listed, masked, V::has_kv_range && listed};
