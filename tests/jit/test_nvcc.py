@@ -24,8 +24,12 @@ SHIPPED = {
     "qk_norm": ("sm_90a", attnloom.AttentionSpec(["qk_norm", "rope", "causal"], head_dim=128, **E4M3, **HEADS)),
     "e4m3": ("sm_89", attnloom.AttentionSpec(["causal"], head_dim=128, **E4M3, **HEADS)),
     "e4m3_d256": ("sm_80", attnloom.AttentionSpec(["causal"], head_dim=256, **E4M3, **HEADS)),
+    "rows32": ("sm_90a", attnloom.AttentionSpec(["causal"], 64, 2, head_dim=128)),
     "rope": ("sm_80", attnloom.AttentionSpec(["rope", "causal", "soft_cap"], head_dim=64, dtype="float16", **HEADS)),
 }
+SHARED = {"sm_80": 164 * 1024, "sm_89": 100 * 1024, "sm_90a": 228 * 1024}
+"""Shared memory of a multiprocessor; the driver keeps 1,024 bytes of it a block."""
+
 WGMMA = {
     "soft_cap": attnloom.AttentionSpec(["causal", "soft_cap"], head_dim=128, **HEADS),
     "alibi": attnloom.AttentionSpec(["causal", "alibi"], head_dim=128, **HEADS),
@@ -62,6 +66,16 @@ def test_no_kernel_spills(reports, name):
     for kernel in kernels:
         assert kernel["spill_stores"] == kernel["spill_loads"] == 0, kernel
         assert 16 <= kernel["registers"] <= 255, kernel
+
+
+@needs_nvcc
+@pytest.mark.parametrize("name", SHIPPED)
+def test_blocks_find_the_shared_memory_that_they_are_planned_for(reports, name):
+    arch, spec = SHIPPED[name]
+    target = CudaTarget(arch)
+    config = target.config(spec, describe(spec, target)[1])
+    for kernel in reports[name].resources:
+        assert config.blocks * (config.shared_bytes + kernel["shared"] + 1024) <= SHARED[arch], kernel
 
 
 @needs_nvcc

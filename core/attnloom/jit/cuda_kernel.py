@@ -29,7 +29,6 @@ WARPS = 4
 """Warps of a block."""
 
 _SLICE = 16
-_RESERVED = 10 * 1024  # static shared memory of a block and what the driver keeps for itself
 _SMALL = ("86", "89", "120", "121")  # 100 KiB of shared memory a multiprocessor
 _MIDDLE = ("80", "87")  # 164 KiB
 
@@ -107,23 +106,28 @@ class KernelConfig(TileClasses):
     @property
     def shared_limit(self) -> int:
         """Bytes of shared memory that the tiles of one block may take."""
-        return self._shared_of_processor - _RESERVED
+        return self._shared_of_processor - self._reserved
 
     @property
     def blocks(self) -> int:
         """Blocks that a multiprocessor holds at a time."""
-        return 1 if self._widest > 128 or 2 * (self._bytes(2) + _RESERVED) > self._shared_of_processor else 2
+        return 1 if self._widest > 128 or 2 * (self._bytes(2) + self._reserved) > self._shared_of_processor else 2
 
     @property
     def stages(self) -> int:
         """Slices of keys that a warp of a short class has under way or at hand: as many as fit, up to 4."""
-        room = self._shared_of_processor // self.blocks - _RESERVED
+        room = self._shared_of_processor // self.blocks - self._reserved
         return next((n for n in (4, 3, 2) if self._bytes(n) <= room), 1)
 
     @property
     def shared_bytes(self) -> int:
         """Bytes of shared memory that the tiles of a block take."""
         return self._bytes(self.stages)
+
+    @property
+    def _reserved(self) -> int:
+        """Bytes of a block's static shared memory and of what the driver keeps for itself."""
+        return (12 if self.kv_dtype in NARROW else 11) * 1024
 
     @property
     def _shared_of_processor(self) -> int:
