@@ -50,8 +50,9 @@ struct KeyTiles {
       places[n].look_up(trail, next != kNone && slice < kKeys / kSlice && seen.sees(key));
     }
   }
-  // Notes where the keys of `next` lie, for the warp.
+  // Notes where the keys of `next` lie, for the warp, once it has read where those before lay.
   ATTNLOOM_DEVICE void put_down() const {
+    __syncwarp();
 #pragma unroll
     for (int n = 0; n < kSlices; n++) places[n].template put_down<S>(unit.args, found[n]);
     __syncwarp();

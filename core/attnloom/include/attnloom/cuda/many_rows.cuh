@@ -37,7 +37,6 @@ struct ManyRows {
     int tile = keys.next;
     keys.ask_keys(0);
     keys.ask_values(0);
-    __syncwarp();
     keys.put_down();
 
     wait_groups<1>();

@@ -45,7 +45,6 @@ struct WgmmaRows {
     int tile = keys.next;
     keys.ask_keys(0);
     keys.ask_values(0);
-    __syncwarp();
     keys.put_down();
 
     State16<S, V, 1> state[M];
