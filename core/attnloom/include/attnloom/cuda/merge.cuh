@@ -71,6 +71,7 @@ ATTNLOOM_DEVICE void merge_row(const RunArgs& args, const typename V::Params& pa
     for (int n = 0; n < Map::held; n++) row.x.at[n][0] *= before, row.x.at[n][1] *= before;
 #pragma unroll
     for (int i = 0; i < kAtATime; i++) {
+      if (i >= left) break;
       const float w = __shfl_sync(~0u, weight, i);
 #pragma unroll
       for (int n = 0; n < Map::held; n++) row.x.at[n][0] += w * o[i][n].x, row.x.at[n][1] += w * o[i][n].y;
