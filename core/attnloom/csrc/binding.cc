@@ -234,7 +234,7 @@ void fill(RunArgs& args, int device, const DLTensor& q, const DLTensor& k, const
     check_aligned("v", v, 16);
     check_reach("k", k);
     check_reach("v", v);
-    check_aligned("out", out, args.out_dtype == attnloom::kF32 ? 8 : 4);
+    check_aligned("out", out, 8);
   }
   args.q = ragged_view(q);
   args.k = cache_view(k);

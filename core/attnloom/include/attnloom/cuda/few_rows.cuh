@@ -83,9 +83,8 @@ struct FewRows {
     find_two(true);
 
     const auto ask_queries = [&] {
-      unit.template copy_queries<Tile>(shared_address(memory), [&](int r) {
-        return int2{__shfl_sync(~0u, row.token, r), __shfl_sync(~0u, row.site.qo_head, r)};
-      });
+      const uint32_t q_at = unit.q_at(row);
+      unit.template copy_queries<Tile>(shared_address(memory), [&](int r) { return __shfl_sync(~0u, q_at, r); });
     };
     if constexpr (kStages == 1) {
       ask_queries();

@@ -17,6 +17,28 @@ ATTNLOOM_DEVICE void store_pair(void* out, int64_t at, float a, float b) {
   else *reinterpret_cast<uint32_t*>(in_global(static_cast<uint16_t*>(out)) + at) = pack<T>(a, b);
 }
 
+// Writes a row of the output that lies over G lanes, where it is `real`.
+template <class S, int G>
+ATTNLOOM_DEVICE void store_row(void* out, int64_t at, const Row<SpreadMap<S::head_dim_v, G>>& row, bool real) {
+  using Map = SpreadMap<S::head_dim_v, G>;
+  if constexpr (G == 4 && S::out != kF32) {
+    // Neighbouring lanes swap pairs, so that each has two of the same eight elements and a row's sectors are written whole.
+    const int lane = lane_id() % 4, odd = lane % 2;
+    uint16_t* to = in_global(static_cast<uint16_t*>(out)) + at + 8 * odd + 2 * (lane - odd);
+#pragma unroll
+    for (int i = 0; i < Map::held; i += 2) {
+      const uint32_t first = pack<S::out>(row.x.at[i][0], row.x.at[i][1]);
+      const uint32_t second = pack<S::out>(row.x.at[i + 1][0], row.x.at[i + 1][1]);
+      const uint32_t other = __shfl_xor_sync(~0u, odd ? first : second, 1);
+      if (real) *reinterpret_cast<uint2*>(to + 8 * i) = odd ? uint2{other, second} : uint2{first, other};
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < Map::held; i++)
+      if (real && Map::holds(i)) store_pair<S::out>(out, at + 2 * Map::unit(i), row.x.at[i][0], row.x.at[i][1]);
+  }
+}
+
 // Joins row_init, normalises, applies the scale of V and output_transform, and writes the row of O and its LSE. The row
 // lies over G lanes; all lanes of the warp come here together, each with a row, and `real` ones write.
 template <class S, class V, int G>
@@ -37,13 +59,9 @@ ATTNLOOM_DEVICE void write_row(const RunArgs& args, const typename V::Params& pa
 #pragma unroll
   for (int i = 0; i < Map::held; i++) row.x.at[i][0] *= factor, row.x.at[i][1] *= factor;
   if constexpr (V::has_output_transform) V::output_transform(params, row, site);
-  if (!real) return;
-  const int64_t at = token * args.out.stride_token + site.qo_head * args.out.stride_head;
-#pragma unroll
-  for (int i = 0; i < Map::held; i++)
-    if (Map::holds(i)) store_pair<S::out>(args.out.data, at + 2 * Map::unit(i), row.x.at[i][0], row.x.at[i][1]);
+  store_row<S, G>(args.out.data, token * args.out.stride_token + site.qo_head * args.out.stride_head, row, real);
   if constexpr (V::use_softmax)
-    if (args.lse && Map::unit(0) == 0) args.lse[token * args.lse_stride_token + site.qo_head] = log_sum_exp(state);
+    if (real && args.lse && Map::unit(0) == 0) args.lse[token * args.lse_stride_token + site.qo_head] = log_sum_exp(state);
 }
 
 // Writes a partial row and its state to row `part` of the workspace.

@@ -24,6 +24,7 @@ struct Shared {
   Facts<V> facts;
   int head, count, group;  // of the unit at hand: kv head, packed rows; query heads a kv head
   int is_last;             // of the items that share the rows at hand
+  Route route;
   Seen<R::slots> seen[S::warps][3];
   Slice found[S::warps][S::larger(2, (S::max_t_kv / kSlice + S::warps - 1) / S::warps)];
   float md[S::warps * 32 * 2];
@@ -44,8 +45,10 @@ ATTNLOOM_DEVICE void run_unit(const Unit<S, V, R>& unit, Shared<S, V>& shared, c
   using Tile = Class<S, C>;
   const int warp = warp_id();
   if constexpr (Tile::split_keys) FewRows<S, V, C, R>{unit, memory, shared.md, shared.noted, shared.found[warp]}.run();
-  else if constexpr (Tile::wgmma) WgmmaRows<S, V, C, R>{unit, memory, shared.noted, shared.found[warp], shared.seen[warp]}.run();
-  else ManyRows<S, V, C, R>{unit, memory, shared.noted, shared.found[warp], shared.seen[warp]}.run();
+  else {
+    using Many = std::conditional_t<Tile::wgmma, WgmmaRows<S, V, C, R>, ManyRows<S, V, C, R>>;
+    Many{unit, memory, shared.noted, shared.route, shared.found[warp], shared.seen[warp]}.run();
+  }
 }
 
 // Runs the units of the item at hand, a kv head each.

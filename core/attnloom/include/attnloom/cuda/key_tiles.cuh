@@ -13,15 +13,23 @@ struct KeyTiles {
   static constexpr int kNone = Sight::kNone;
   static constexpr int kKeys = Tile::t_kv;
   static constexpr int kSlices = (kKeys / kSlice + S::warps - 1) / S::warps;  // of a warp
+  // What is read for every tile stands in registers, where functors and the other tile class leave enough of them: shared
+  // memory is slow behind copies.
+  static constexpr bool kRoomy =
+      Tile::wgmma && Class<S, 0>::m_tiles == 1 && !V::has_logits_transform && !V::has_logits_mask && !V::has_key_transform;
+  template <class T>
+  using Kept = std::conditional_t<kRoomy, const T, const T&>;
 
   const Unit<S, V, R>& unit;
-  char* memory;       // two tiles of K, two tiles of V
-  int* noted;         // [2][t_kv] listed positions
-  Slice* found;       // [slices of a warp]: where the keys lie that are copied next
-  const Sight& seen;  // by the unit
+  char* memory;  // two tiles of K, two tiles of V
+  int* noted;    // [2][t_kv] listed positions
+  Slice* found;  // [slices of a warp]: where the keys lie that are copied next
+  Kept<Route> route;
+  Kept<Sight> seen;  // by the unit
+  Kept<bool> listed;
   const Positions& positions;
   const KeySite<V>& site;
-  int next;           // the tile after the last whose keys were asked for
+  int next;               // the tile after the last whose keys were asked for
   Place places[kSlices];  // of `next`
 
   ATTNLOOM_DEVICE char* k_tile(int i) const { return memory + i * KTile::bytes(kKeys); }
@@ -34,48 +42,42 @@ struct KeyTiles {
 #pragma unroll
     for (int n = 0; n < kSlices; n++) {
       const int slice = warp_id() + n * S::warps;
-      if (slice < kKeys / kSlice) f(n, slice * kSlice);
+      if (kKeys / kSlice % S::warps == 0 || slice < kKeys / kSlice) f(n, slice * kSlice);
     }
   }
 
-  // Goes on to the first tile, from the `tile`-th on, of which some row sees a key; its page ids come in later.
-  ATTNLOOM_DEVICE void seek(int tile) {
-    next = seen.template next_tile<kKeys>(tile);
-    const Trail trail(Source<S>{unit.args, unit.index, unit.item, unit.head}, kKeys);
-#pragma unroll
-    for (int n = 0; n < kSlices; n++) {
-      const int slice = warp_id() + n * S::warps;
-      const int key = next * kKeys + slice * kSlice + lane_id() % kSlice;
-      places[n].seek(trail, unit.item, key);
-      places[n].look_up(trail, next != kNone && slice < kKeys / kSlice && seen.sees(key));
-    }
+  // Goes to the first tile of which some row sees a key; its page ids come in later.
+  ATTNLOOM_DEVICE void begin() {
+    next = seen.template next_tile<kKeys>(0);
+    each_slice([&](int n, int row) { places[n].seek(route.trail, unit.item, key_of(row)); });
+    look_up();
   }
   // Notes where the keys of `next` lie, for the warp, once it has read where those before lay.
   ATTNLOOM_DEVICE void put_down() const {
     __syncwarp();
 #pragma unroll
-    for (int n = 0; n < kSlices; n++) places[n].template put_down<S>(unit.args, found[n]);
+    for (int n = 0; n < kSlices; n++) places[n].template put_down<S, KTile, VTile>(route, found[n]);
     __syncwarp();
   }
 
   // Asks for the keys of `next`, into tile i.
   ATTNLOOM_DEVICE void ask_keys(int i) const {
-    const Source<S> source{unit.args, unit.index, unit.item, unit.head};
     if (next != kNone)
       each_slice([&](int n, int row) {
-        positions.note(next * kKeys + row, noted_at(i) + row);
-        copy_keys<S, KTile>(source, found[n], shared_address(k_tile(i)) + row * KTile::row_bytes);
+        if (listed) positions.note(next * kKeys + row, noted_at(i) + row);
+        copy_rows<KTile, S::head_dim * S::key_bytes, 0>(route.base[0], found[n],
+                                                        shared_address(k_tile(i)) + row * KTile::row_bytes);
       });
     close_group();
   }
   // Asks for the values of `next`, and goes on.
   ATTNLOOM_DEVICE void ask_values(int i) {
-    const Source<S> source{unit.args, unit.index, unit.item, unit.head};
     if (next != kNone) {
       each_slice([&](int n, int row) {
-        copy_values<S, VTile>(source, found[n], shared_address(v_tile(i)) + row * VTile::row_bytes);
+        copy_rows<VTile, S::head_dim_v * S::key_bytes, 1>(route.base[1], found[n],
+                                                          shared_address(v_tile(i)) + row * VTile::row_bytes);
       });
-      seek(next + 1);
+      step();
     }
     close_group();
   }
@@ -98,6 +100,27 @@ struct KeyTiles {
                                     noted_at(i) + row, seen);
       });
     }
+  }
+
+ private:
+  // This lane's key of a slice of `next`, a negative one where there is no tile.
+  ATTNLOOM_DEVICE int key_of(int row) const {
+    static_assert(static_cast<int>(uint32_t{kNone} * kKeys) == -kKeys);
+    return static_cast<int>(static_cast<uint32_t>(next) * kKeys) + row + lane_id() % kSlice;
+  }
+
+  ATTNLOOM_DEVICE void step() {
+    const int before = next;
+    next = seen.template next_tile<kKeys>(before + 1);
+    each_slice([&](int n, int row) {
+      if (next == before + 1) places[n].step(route.trail);
+      else places[n].seek(route.trail, unit.item, key_of(row));
+    });
+    look_up();
+  }
+
+  ATTNLOOM_DEVICE void look_up() {
+    each_slice([&](int n, int row) { places[n].look_up(route.trail, seen.sees(key_of(row))); });
   }
 };
 

@@ -36,6 +36,7 @@ struct Trail {
   uint32_t page_size, step_entries, step_slots;
   bool wide;
 
+  Trail() = default;
   template <class S>
   ATTNLOOM_DEVICE Trail(const Source<S>& source, int step) {
     pages = source.pages(), wide = source.wide();
@@ -45,11 +46,28 @@ struct Trail {
   }
 };
 
-constexpr uint32_t kNowhere = 0xffffffff;
+// A stride of the cache in units of 16 bytes.
+template <class S>
+ATTNLOOM_DEVICE uint32_t stride_units(int64_t stride) {
+  return static_cast<uint32_t>(static_cast<uint64_t>(stride) * S::key_bytes / 16);
+}
 
-// Rows that a warp copies at a time, 16 bytes a lane.
-template <int Bytes>
-constexpr int kRowsAtATime = 32 % (Bytes / 16) == 0 ? 512 / Bytes : 1;
+// The way through the keys of a unit, for all its warps: where K (0) and V (1) begin, and strides in units of 16 bytes.
+struct Route {
+  Trail trail;
+  const char* base[2];
+  uint32_t stride_page[2], stride_slot[2];
+
+  template <class S>
+  ATTNLOOM_DEVICE void find(const Source<S>& source, int step) {
+    trail = Trail(source, step);
+    base[0] = source.keys(), base[1] = source.values();
+    stride_page[0] = stride_units<S>(source.args.k.stride_page), stride_page[1] = stride_units<S>(source.args.v.stride_page);
+    stride_slot[0] = stride_units<S>(source.args.k.stride_slot), stride_slot[1] = stride_units<S>(source.args.v.stride_slot);
+  }
+};
+
+constexpr uint32_t kNowhere = 0xffffffff;
 
 // Where the 16 keys of a slice lie, in K and in V, in units of 16 bytes from their head's first, so that 32 bits reach
 // across 64 GiB; kNowhere where there is no key. Those that one lane copies stand side by side.
@@ -73,8 +91,7 @@ struct Slice {
 // One lane's part in finding slices: lane l looks up where key l % 16 of one lies, in K and in V.
 struct Place {
   uint32_t entry, slot;  // of the page list; in the page
-  int32_t page;
-  bool exists;
+  int32_t page;          // negative: there is no key
 
   // Goes to key `key` of the item.
   ATTNLOOM_DEVICE void seek(const Trail& trail, const Item& item, int key) {
@@ -90,25 +107,31 @@ struct Place {
 
   // Asks for the page id, without waiting for it.
   ATTNLOOM_DEVICE void look_up(const Trail& trail, bool wanted) {
-    exists = wanted;
-    page = 0;
+    page = -1;
     if (!wanted) return;
     // The low half tells a 64-bit id: nothing here waits for the load.
     page = in_global(reinterpret_cast<const int32_t*>(trail.pages))[static_cast<uint64_t>(entry) << trail.wide];
   }
 
-  // Writes where key lane_id() % 16 of `slice` lies in K and in V, or in one of them.
+  // Writes where key lane_id() % 16 of `slice` lies in K and in V.
   template <class S>
   ATTNLOOM_DEVICE void put_down(const RunArgs& args, Slice& slice) const {
-    slice.at[0][Slice::place<kRowsAtATime<S::head_dim * S::key_bytes>>(lane_id() % kSlice)] = in<S>(args.k);
-    slice.at[1][Slice::place<kRowsAtATime<S::head_dim_v * S::key_bytes>>(lane_id() % kSlice)] = in<S>(args.v);
+    put<S, typename S::KTile, 0>(slice, stride_units<S>(args.k.stride_page), stride_units<S>(args.k.stride_slot));
+    put<S, typename S::VTile, 1>(slice, stride_units<S>(args.v.stride_page), stride_units<S>(args.v.stride_slot));
+  }
+  // The same for tiles KTile and VTile, half a warp each.
+  template <class S, class KTile, class VTile>
+  ATTNLOOM_DEVICE void put_down(const Route& route, Slice& slice) const {
+    if (lane_id() < kSlice) put<S, KTile, 0>(slice, route.stride_page[0], route.stride_slot[0]);
+    else put<S, VTile, 1>(slice, route.stride_page[1], route.stride_slot[1]);
   }
 
  private:
-  template <class S>
-  ATTNLOOM_DEVICE uint32_t in(const CacheView& cache) const {
-    const auto units = [](int64_t stride) { return static_cast<uint32_t>(static_cast<uint64_t>(stride) * S::key_bytes / 16); };
-    return exists ? static_cast<uint32_t>(page) * units(cache.stride_page) + slot * units(cache.stride_slot) : kNowhere;
+  template <class S, class Tile, int Which>
+  ATTNLOOM_DEVICE void put(Slice& slice, uint32_t stride_page, uint32_t stride_slot) const {
+    constexpr int row_bytes = (Which ? S::head_dim_v : S::head_dim) * S::key_bytes;
+    slice.at[Which][Slice::place<Tile::template rows_at_a_time<row_bytes>()>(lane_id() % kSlice)] =
+        page >= 0 ? static_cast<uint32_t>(page) * stride_page + slot * stride_slot : kNowhere;
   }
 };
 
@@ -117,9 +140,23 @@ struct Place {
 template <class Tile, int RowBytes, int Which>
 ATTNLOOM_DEVICE void copy_rows(const char* base, const Slice& slice, uint32_t to) {
   constexpr int pieces = RowBytes / 16, all = kSlice * pieces, first = Tile::pieces - pieces;
-  constexpr int rows = kRowsAtATime<RowBytes>;
+  constexpr int rows = Tile::template rows_at_a_time<RowBytes>();
   const int lane = lane_id();
-  if constexpr (32 % pieces == 0 && Tile::swizzled) {
+  if constexpr (Tile::in_blocks) {
+    const int row = lane / 8, piece = lane % 8;
+    base = here(base + piece * 16);
+    const uint32_t corner = to + Tile::at(row, piece);
+    const auto from = slice.template run<Which, rows>(row);
+#pragma unroll
+    for (int i = 0; i < kSlice / rows; i++)
+#pragma unroll
+      for (int block = first / 8; block < (Tile::pieces + 7) / 8; block++) {
+        const int at = 8 * block + piece;
+        if (at < first || at >= Tile::pieces) continue;
+        copy_16((corner ^ (i * rows & 7) * 16) + block * Tile::block_bytes + i * rows * Tile::row_bytes,
+                base + 16 * uint64_t{from.at[i]} + (8 * block - first) * 16, from.at[i] != kNowhere);
+      }
+  } else if constexpr (rows > 1 && Tile::swizzled) {
     const int row = lane / pieces, piece = lane % pieces;
     base = here(base + piece * 16);
     const uint32_t corner = to + Tile::at(row, first + piece);

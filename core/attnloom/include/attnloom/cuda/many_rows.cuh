@@ -14,6 +14,7 @@ struct ManyRows {
   const Unit<S, V, R>& unit;
   char* memory;          // queries, then the tiles of keys
   int* noted;            // [2][t_kv] listed positions
+  Route& route;          // of the unit
   Slice* found;          // of this warp: where the keys lie that are copied next
   Seen<slots>* seen_by;  // of this warp: what the unit sees, and what the warp's rows do
 
@@ -22,6 +23,7 @@ struct ManyRows {
   ATTNLOOM_DEVICE void run() {
     const Item& item = unit.item;
     const Positions positions{unit.index, item, unit.facts.listed};
+    if (threadIdx.x == 32) route.find(Source<S>{unit.args, unit.index, item, unit.head}, kKeys);
     unit.describe(Tile::t_q);
     const bool by_position = unit.facts.by_position;
     unit.template copy_queries<Tile>(shared_address(memory));
@@ -31,8 +33,8 @@ struct ManyRows {
     mine.look(unit.rows, first_row(), max(0, min(16 * M, unit.count - first_row())), item, by_position);
     __syncwarp();
     const KeySite<V> key_site = unit.key_site();
-    KeyTiles<S, V, C, R> keys{unit, memory + Tile::q_bytes, noted, found, seen, positions, key_site};
-    keys.seek(0);
+    KeyTiles<S, V, C, R> keys{unit, memory + Tile::q_bytes, noted, found, route, seen, unit.facts.listed, positions, key_site};
+    keys.begin();
     keys.put_down();
     int tile = keys.next;
     keys.ask_keys(0);

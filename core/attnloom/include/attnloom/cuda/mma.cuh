@@ -16,6 +16,12 @@ ATTNLOOM_DEVICE T here(T x) {
   return x;
 }
 
+template <class T>
+ATTNLOOM_DEVICE T* here(T* p) {
+  asm volatile("" : "+l"(p));
+  return p;
+}
+
 // `p`, which points into global memory: pointers that were read from shared memory do not tell.
 template <class T>
 ATTNLOOM_DEVICE T* in_global(T* p) {

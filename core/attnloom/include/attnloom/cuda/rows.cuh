@@ -70,6 +70,7 @@ struct Rows {
 
   int token[N], request[N], qo_head[N], q_index[N], q_pos[N], qo_len[N], kv_len[N];
   int place[N];
+  uint32_t q_at[N];  // where the query row lies, in units of 16 bytes
   int lo[slots][N], hi[slots][N];
 
   ATTNLOOM_DEVICE Site site(int r, int kv_head) const {
@@ -164,7 +165,8 @@ struct Seen {
     int next = kNone;
 #pragma unroll
     for (int s = 0; s < Slots; s++)
-      if (lo[s] < hi[s] && static_cast<int64_t>(tile) * T < hi[s]) next = min(next, max(tile, lo[s] / T));
+      if (lo[s] < hi[s] && static_cast<uint32_t>(tile) * T < static_cast<uint32_t>(hi[s]))
+        next = min(next, max(tile, static_cast<int>(static_cast<uint32_t>(lo[s]) / T)));
     return next;
   }
 };

@@ -13,7 +13,14 @@ struct Tiled {
   static constexpr int pitch = swizzled ? pieces : pieces | 1;  // in pieces; an odd one spreads rows by itself
   static constexpr int row_bytes = pitch * 16;
 
+  static constexpr bool in_blocks = false;
+
   static constexpr int bytes(int rows) { return rows * row_bytes; }
+  // That a warp copies, each of `RowBytes` in memory, 16 bytes a lane.
+  template <int RowBytes>
+  static constexpr int rows_at_a_time() {
+    return 32 % (RowBytes / 16) == 0 ? 512 / RowBytes : 1;
+  }
   // From the address of one of a row's first 2^n pieces to that of the piece `pieces_on` further on, a multiple of 2^n;
   // tiles begin at multiples of 128 bytes.
   static ATTNLOOM_DEVICE uint32_t onward(uint32_t address, int pieces_on) {
@@ -34,8 +41,13 @@ struct Blocked {
   static constexpr bool swizzled = true;
   static constexpr int row_bytes = 128;  // of a row in a block
   static constexpr int block_bytes = R * row_bytes;
+  static constexpr bool in_blocks = true;
 
   static constexpr int bytes(int rows) { return (D + 63) / 64 * rows * row_bytes; }
+  template <int RowBytes>
+  static constexpr int rows_at_a_time() {
+    return 4;  // a block of each
+  }
   static ATTNLOOM_DEVICE uint32_t at(int row, int piece) {
     return static_cast<uint32_t>(piece / 8 * block_bytes + row * row_bytes + ((piece ^ row) & 7) * 16);
   }

@@ -32,6 +32,11 @@ struct Unit {
     return {index, params, item, static_cast<uint32_t>(r < count ? r : 0), head, static_cast<uint32_t>(group), by_position};
   }
 
+  // Where the query of a row lies, in units of 16 bytes.
+  ATTNLOOM_DEVICE uint32_t q_at(const PackedRow<V>& row) const {
+    return static_cast<uint32_t>((row.token * args.q.stride_token + row.site.qo_head * args.q.stride_head) / 8);
+  }
+
   // Notes the unit's facts, by one thread. Queries will be multiplied by `query_factor`.
   ATTNLOOM_DEVICE void note_facts(bool listed, float query_factor = 1.0f) const {
     if (threadIdx.x != 32) return;
@@ -47,7 +52,11 @@ struct Unit {
     const bool by_list = listed();
     note_facts(by_list);
 #pragma unroll 1
-    for (int r = threadIdx.x; r < tile_rows; r += S::threads) rows.put(r, row(r, V::has_kv_range && by_list));
+    for (int r = threadIdx.x; r < tile_rows; r += S::threads) {
+      const PackedRow<V> one = row(r, V::has_kv_range && by_list);
+      rows.put(r, one);
+      rows.q_at[r] = q_at(one);
+    }
     __syncthreads();
   }
 
@@ -58,21 +67,26 @@ struct Unit {
             V::has_value_transform ? head_scale(args.v_scale, head) : 1.0f};
   }
 
-  // Asks for the query rows, whose token and head `of(r)` tells; rows that do not exist are zeros.
+  // Asks for the query rows, which lie at `at(r)`; rows that do not exist are zeros.
   template <class Tile, class F>
-  ATTNLOOM_DEVICE void copy_queries(uint32_t to, F of) const {
-    constexpr int pieces = S::head_dim / 8;
-#pragma unroll 1
-    for (int n = threadIdx.x; n < Tile::t_q * pieces; n += S::threads) {
-      const int r = n / pieces, piece = n % pieces;
-      const auto [token, qo_head] = of(r);
-      const uint16_t* from = static_cast<const uint16_t*>(args.q.data) + token * args.q.stride_token + qo_head * args.q.stride_head;
-      copy_16(to + Tile::QTile::at(r, piece), from + piece * 8, r < count);
+  ATTNLOOM_DEVICE void copy_queries(uint32_t to, F at) const {
+    constexpr int pieces = S::head_dim / 8, at_once = Tile::split_keys ? 1 : 4;
+    const char* q = static_cast<const char*>(args.q.data);
+    const auto copy = [&](int r, int piece) {
+      copy_16(to + Tile::QTile::at(r, piece), q + 16 * uint64_t{at(r)} + 16 * piece, r < count);
+    };
+    if constexpr (S::threads % pieces == 0 && S::threads / pieces % 8 == 0) {
+#pragma unroll at_once
+      for (int i = 0; i < Tile::t_q * pieces / S::threads; i++)
+        copy(threadIdx.x / pieces + i * (S::threads / pieces), threadIdx.x % pieces);
+    } else {
+#pragma unroll at_once
+      for (int n = threadIdx.x; n < Tile::t_q * pieces; n += S::threads) copy(n / pieces, n % pieces);
     }
   }
   template <class Tile>
   ATTNLOOM_DEVICE void copy_queries(uint32_t to) const {
-    copy_queries<Tile>(to, [&](int r) { return int2{rows.token[r], rows.qo_head[r]}; });
+    copy_queries<Tile>(to, [&](int r) { return rows.q_at[r]; });
   }
 
   // Query transforms, in place, after all rows have come in.

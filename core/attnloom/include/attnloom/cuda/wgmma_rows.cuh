@@ -20,6 +20,7 @@ struct WgmmaRows {
   const Unit<S, V, R>& unit;
   char* memory;          // queries, then the tiles of keys
   int* noted;            // [2][t_kv] listed positions
+  Route& route;          // of the unit
   Slice* found;          // of this warp: where the keys lie that are copied next
   Seen<slots>* seen_by;  // of this warp: what the unit sees, and what the warp's rows of each 64 do
 
@@ -28,19 +29,19 @@ struct WgmmaRows {
   ATTNLOOM_DEVICE void run() {
     const Item& item = unit.item;
     const Positions positions{unit.index, item, unit.facts.listed};
+    if (threadIdx.x == 32) route.find(Source<S>{unit.args, unit.index, item, unit.head}, kKeys);
     unit.describe(Tile::t_q);
     const bool by_position = unit.facts.by_position;
-    unit.template copy_queries<Tile>(shared_address(memory));
-
     Seen<slots>& seen = seen_by[0];
     seen.look(unit.rows, 0, unit.count, item, by_position);
+    __syncwarp();
+    const KeySite<V> key_site = unit.key_site();
+    KeyTiles<S, V, C, R> keys{unit, memory + Tile::q_bytes, noted, found, route, seen, unit.facts.listed, positions, key_site};
+    keys.begin();
+    unit.template copy_queries<Tile>(shared_address(memory));
 #pragma unroll
     for (int i = 0; i < M; i++)
       seen_by[1 + i].look(unit.rows, first_row(i), max(0, min(16, unit.count - first_row(i))), item, by_position);
-    __syncwarp();
-    const KeySite<V> key_site = unit.key_site();
-    KeyTiles<S, V, C, R> keys{unit, memory + Tile::q_bytes, noted, found, seen, positions, key_site};
-    keys.seek(0);
     keys.put_down();
     int tile = keys.next;
     keys.ask_keys(0);
@@ -70,13 +71,14 @@ struct WgmmaRows {
       ask_scores(s, 0, keys.k_tile(0));
       close_products();
       close_products();
+      View view = look(0, tile, pairs);
       keys.ask_keys(1);
       for (int turn = 0;; turn ^= 1) {
         const int now = tile;
         tile = keys.next;
 #pragma unroll
         for (int i = 0; i < M - 1; i++) {
-          weigh_rows(s, p[i], state[i], i, now, pairs, keys.noted_at(turn));
+          weigh_rows(s, p[i], state[i], i, now, view, pairs, keys.noted_at(turn));
           wait_groups<1>();
           keys.prepare_values_of(turn, now);
           publish();
@@ -86,9 +88,10 @@ struct WgmmaRows {
           close_products();
           ask_values(state[i], p[i], keys.v_tile(turn));
           close_products();
+          view = look(i + 1, now, pairs);
           keys.ask_values(turn ^ 1);
         }
-        weigh_rows(s, p[M - 1], state[M - 1], M - 1, now, pairs, keys.noted_at(turn));
+        weigh_rows(s, p[M - 1], state[M - 1], M - 1, now, view, pairs, keys.noted_at(turn));
         keys.put_down();
         if (tile == keys.kNone) {
           begin_products();
@@ -105,6 +108,7 @@ struct WgmmaRows {
         close_products();
         ask_values(state[M - 1], p[M - 1], keys.v_tile(turn));
         close_products();
+        view = look(0, tile, pairs);
         keys.ask_keys(turn);
       }
       wait_products<0>();
@@ -116,20 +120,27 @@ struct WgmmaRows {
       if (first_row(i) < unit.count) unit.write_fragments(state[i], first_row(i), unit.facts.units.unit);
   }
 
-  // Scores of rows [64 i, 64 i + 64) become weights once they have come in; at the end no product is in flight.
-  ATTNLOOM_DEVICE void weigh_rows(Scores& s, Weights<1, kKeys / 8>& p, State16<S, V, 1>& state, int i, int tile,
-                                  const Pairs<V>& pairs, const int* noted) const {
-    wait_products<1>();
-    settle(s[0]);
+  // Whether some of the warp's rows of the i-th 64 see a key of a tile, and whether all see all.
+  struct View {
+    bool some, all;
+  };
+  ATTNLOOM_DEVICE View look(int i, int tile, const Pairs<V>& pairs) const {
     const int first = tile * kKeys;
     const Seen<slots>& mine = seen_by[1 + i];
+    return {mine.sees_some(first, first + kKeys), !pairs.masked && mine.sees_all(first, first + kKeys)};
+  }
+
+  // Scores of rows [64 i, 64 i + 64) become weights once they have come in; at the end no product is in flight.
+  ATTNLOOM_DEVICE void weigh_rows(Scores& s, Weights<1, kKeys / 8>& p, State16<S, V, 1>& state, int i, int tile,
+                                  View view, const Pairs<V>& pairs, const int* noted) const {
+    const Units<V> units = unit.facts.units;
+    wait_products<1>();
+    settle(s[0]);
     Rescale<1> rescale{};
-    if (mine.sees_some(first, first + kKeys)) {
-      score<S, V>(s, pairs, unit.rows, unit.facts.units, first_row(i), first, noted,
-                  !pairs.masked && mine.sees_all(first, first + kKeys));
-      const float step = unit.facts.units.step;
-      if constexpr (V::use_softmax) rescale = follow<S, V>(s, state, step);
-      take_weights<S, V>(s, p, state, step);
+    if (view.some) {
+      score<S, V>(s, pairs, unit.rows, units, first_row(i), tile * kKeys, noted, view.all);
+      if constexpr (V::use_softmax) rescale = follow<S, V>(s, state, units.step);
+      take_weights<S, V>(s, p, state, units.step);
     } else {
       clear(p);
     }
