@@ -87,9 +87,9 @@ class KernelConfig(TileClasses):
         for tile in self.tile_classes:
             if tile.family == "wgmma":
                 self._check_wgmma(tile)
-        if self.rows_a_warp > 16 and self._widest > 192:
+        if self.rows_a_warp > 16 and self.head_dim_v > 128:
             raise UnsupportedError(
-                f"a t_q of {max(tile.t_q for tile in self.tile_classes)} at head_dim {self.head_dim}: a warp's "
+                f"a t_q of {max(tile.t_q for tile in self.tile_classes)} at head_dim_v {self.head_dim_v}: a warp's "
                 "registers hold 16 rows of that; take a t_q of at most 64"
             )
         if self.shared_bytes > self.shared_limit:

@@ -156,7 +156,7 @@ ATTNLOOM_DEVICE void copy_rows(const char* base, const Slice& slice, uint32_t to
         copy_16((corner ^ (i * rows & 7) * 16) + block * Tile::block_bytes + i * rows * Tile::row_bytes,
                 base + 16 * uint64_t{from.at[i]} + (8 * block - first) * 16, from.at[i] != kNowhere);
       }
-  } else if constexpr (rows > 1 && Tile::swizzled) {
+  } else if constexpr (32 % pieces == 0 && Tile::swizzled) {
     const int row = lane / pieces, piece = lane % pieces;
     base = here(base + piece * 16);
     const uint32_t corner = to + Tile::at(row, first + piece);

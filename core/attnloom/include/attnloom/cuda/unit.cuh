@@ -70,7 +70,7 @@ struct Unit {
   // Asks for the query rows, which lie at `at(r)`; rows that do not exist are zeros.
   template <class Tile, class F>
   ATTNLOOM_DEVICE void copy_queries(uint32_t to, F at) const {
-    constexpr int pieces = S::head_dim / 8, at_once = Tile::split_keys ? 1 : 4;
+    constexpr int pieces = S::head_dim / 8, at_once = Tile::wgmma ? 4 : 1;
     const char* q = static_cast<const char*>(args.q.data);
     const auto copy = [&](int r, int piece) {
       copy_16(to + Tile::QTile::at(r, piece), q + 16 * uint64_t{at(r)} + 16 * piece, r < count);
