@@ -88,6 +88,26 @@ def test_other_arguments_that_do_not_fit(planned, outputs, word):
     assert word in str(caught.value)
 
 
+def test_tensors_without_memory(planned):
+    """Of a storage that was given up, as sleeping servers do, or of torch's fake mode."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    wrapper, _, q, k, v = planned
+    expected = wrapper.run(q, (k, v), return_lse=True)
+    given = {"q": q, "k": k, "v": v, "out": torch.zeros(4, 4, 40), "lse": torch.zeros(4, 4)}
+    for name, tensor in given.items():
+        freed = tensor.clone()
+        freed.untyped_storage().resize_(0)
+        with FakeTensorMode(allow_non_fake_inputs=True):
+            fake = torch.empty(tensor.shape)
+        for bad in (freed, fake):
+            q_, k_, v_, out, lse = {**given, name: bad}.values()
+            with pytest.raises(attnloom.RunError, match=f"{name} of shape .* has no memory"):
+                wrapper.run(q_, (k_, v_), out=out, lse=lse)
+    assert not given["out"].any()
+    assert all(map(torch.equal, wrapper.run(q, (k, v), return_lse=True), expected))
+
+
 def test_a_cache_in_the_other_layout_is_told_which_to_pass(planned):
     wrapper, data, q, k, v = planned
     swapped = k.transpose(1, 2), v.transpose(1, 2)

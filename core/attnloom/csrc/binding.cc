@@ -85,6 +85,16 @@ void check_device(const char* name, const DLTensor& given, int device) {
        device_name(given.device).c_str());
 }
 
+// A storage that was freed, or that a fake tensor never had, lies at address 0.
+void check_memory(const char* name, const DLTensor& given) {
+  if (given.data != nullptr) return;
+  for (int i = 0; i < given.ndim; ++i) {
+    if (given.shape[i] == 0) return;
+  }
+  fail("ValueError", "%s of shape %s has no memory: its storage was freed, or it is a fake tensor", name,
+       shape_text(given.shape, given.ndim).c_str());
+}
+
 void check_kind(const char* name, const DLTensor& given, int ndim, int32_t dtype, const char* axes) {
   if (given.ndim != ndim) {
     fail("ValueError", "%s has shape %s, but %d dimensions %s are expected", name,
@@ -93,6 +103,7 @@ void check_kind(const char* name, const DLTensor& given, int ndim, int32_t dtype
   if (!has_dtype(given.dtype, dtype)) {
     fail("ValueError", "%s is %s, but the spec says %s", name, dtype_name(given.dtype).c_str(), dtype_name(dtype));
   }
+  check_memory(name, given);
 }
 
 void check_extent(const char* name, const DLTensor& given, int axis, const char* what, int64_t expected) {
