@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from numbers import Real
+
 from attnloom.errors import RunError
 
 UNSCALED = (0, 1.0, 0)
@@ -22,12 +24,14 @@ def scale_of(name: str, value, num_kv_heads: int, device) -> tuple[int, float, i
     """
     if value is None:
         return UNSCALED
+    if not isinstance(value, (int, float)) and not hasattr(value, "data_ptr"):
+        if not isinstance(value, Real):
+            raise RunError(f"{name} must be a number or a float32 tensor, got {value!r}")
+        value = float(value)
     if isinstance(value, (int, float)):
         if not abs(value) <= _FLOAT32_MAX:
             raise RunError(f"{name} must be a finite float32, got {value!r}")
         return 0, float(value), 0
-    if not hasattr(value, "data_ptr"):
-        raise RunError(f"{name} must be a number or a float32 tensor, got {value!r}")
     if str(value.dtype) != "torch.float32" or value.device != device:
         raise RunError(f"{name} is {value.dtype} on {value.device}, it must be float32 on {device}")
     if value.numel() not in (1, num_kv_heads) or value.dim() > 1:

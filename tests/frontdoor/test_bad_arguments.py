@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from fractions import Fraction
 
 import attnloom
 import numpy as np
@@ -110,6 +111,13 @@ def test_scales_that_are_no_float32(planned, scale):
         with pytest.raises(attnloom.RunError, match=f"{name} must be a finite float32"):
             wrapper.run(q, (kv, kv), **{name: scale})
     assert torch.equal(wrapper.run(q, (kv, kv)), expected)
+
+
+@pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64, Fraction, torch.tensor])
+def test_scales_are_numbers_of_any_kind(planned, kind):
+    wrapper, q, kv, _ = planned
+    expected = wrapper.run(q, (kv, kv), k_scale=0.5, v_scale=0.5)
+    assert torch.equal(wrapper.run(q, (kv, kv), k_scale=kind(0.5), v_scale=kind(0.5)), expected)
 
 
 def test_a_workspace_stays_in_its_process():
