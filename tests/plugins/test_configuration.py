@@ -85,6 +85,8 @@ class TestSearch:
         assert Config.resolve({"ATTNLOOM_CONFIG": str(other)}, home).enable == ("a",)
         assert Config.resolve({"ATTNLOOM_CONFIG": "~/other.toml"}, home).enable == ("a",)
         assert Config.resolve({"ATTNLOOM_CONFIG": ""}, home) == Config()
+        with pytest.raises(ConfigError, match="which is no file"):
+            Config.resolve({"ATTNLOOM_CONFIG": "~nobody_at_all/other.toml"}, home)
         with pytest.raises(ConfigError, match=r"ATTNLOOM_CONFIG names 'gone\.toml', which is no file"):
             Config.resolve({"ATTNLOOM_CONFIG": "gone.toml"}, home)
 

@@ -151,7 +151,7 @@ def find_file(environ: Mapping[str, str], start: Path | None = None) -> Path | N
     if (named := environ.get("ATTNLOOM_CONFIG")) is not None:
         if not named.strip():
             return None
-        path = Path(named).expanduser()
+        path = Path(os.path.expanduser(named))
         if not path.is_file():
             raise ConfigError(f"ATTNLOOM_CONFIG names {named!r}, which is no file; leave it empty for no configuration")
         return path.absolute()
