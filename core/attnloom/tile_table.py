@@ -10,11 +10,12 @@ from __future__ import annotations
 import functools
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from attrs import asdict, field, frozen
+from attrs import asdict, converters, field, frozen
 
 from attnloom import __version__
 from attnloom.errors import AttnloomError, ConfigError
@@ -25,13 +26,23 @@ VARIABLE = "ATTNLOOM_TILE_TABLE"
 FORMAT = 1
 
 
-def _tile(value) -> Tile | None:
-    return Tile(**value) if isinstance(value, Mapping) else value
+def _tile(value) -> Tile:
+    return value if isinstance(value, Tile) else Tile(**value)
+
+
+def _times(value) -> dict[str, float]:
+    return {name: float(taken) for name, taken in dict(value).items()}
+
+
+def _text(value) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is no text")
+    return value
 
 
 @frozen(kw_only=True)
 class Entry:
-    """What was measured for one problem.
+    """What was measured for one problem. Raises `TypeError`, `ValueError` or `UnsupportedError` for what cannot be one.
 
     Attributes:
         problem: what the tiles are for, as `problem_key` tells it.
@@ -43,11 +54,11 @@ class Entry:
 
     problem: dict[str, Any] = field(converter=dict)
     short: Tile = field(converter=_tile)
-    tall: Tile | None = field(converter=_tile)
-    microseconds: dict[str, float] = field(converter=dict)
-    rule: dict[str, float] = field(converter=dict)
-    date: str = field()
-    version: str = field(default=__version__)
+    tall: Tile | None = field(converter=converters.optional(_tile))
+    microseconds: dict[str, float] = field(converter=_times)
+    rule: dict[str, float] = field(converter=_times)
+    date: str = field(converter=_text)
+    version: str = field(converter=_text)
 
 
 def problem_key(problem: TileProblem) -> dict[str, Any]:
@@ -61,7 +72,7 @@ def table_path() -> Path | None:
     given = os.environ.get(VARIABLE)
     if given is None:
         return user_folder("data") / "tiles.json"
-    return Path(given).expanduser() if given.strip() else None
+    return Path(os.path.expanduser(given)) if given.strip() else None
 
 
 def choose(problem: TileProblem) -> TileChoice | None:
@@ -91,24 +102,52 @@ def choose(problem: TileProblem) -> TileChoice | None:
 
 
 def read(path: Path) -> list[Entry]:
-    """The entries of a table. Raises `ConfigError` for a file that is none, and `OSError`."""
+    """The entries of a table. Raises `ConfigError` for a file that is none or cannot be read."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-        if data["format"] != FORMAT:
-            raise ConfigError(f"{path} has format {data['format']}, this attnloom reads {FORMAT}")
-        return [Entry(**entry) for entry in data["entries"]]
-    except (ValueError, TypeError, KeyError, AttnloomError) as error:
+        given = data["format"]
+        if given == FORMAT:
+            return [Entry(**entry) for entry in data["entries"]]
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+    except (ValueError, TypeError, KeyError, OverflowError, AttnloomError) as error:
         raise ConfigError(f"{path} is no tile table ({error}): remove it, or set {VARIABLE}") from error
+    raise ConfigError(f"{path} has format {given}, this attnloom reads {FORMAT}: remove it, or set {VARIABLE}")
+
+
+def require_writable(path: Path) -> None:
+    """Raise `ConfigError` for a table that `add` could not add to, before anything is measured."""
+    with _held(path):
+        _read_if_there(path)
 
 
 def add(path: Path, entry: Entry) -> None:
-    """Put `entry` into the table at `path`, in the place of an older one of its problem. Raises as `read`."""
-    kept = [other for other in read(path) if other.problem != entry.problem] if path.exists() else []
-    data = {"format": FORMAT, "entries": [asdict(one) for one in (*kept, entry)]}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = path.with_name(f"{path.name}.{os.getpid()}")
-    fresh.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
-    fresh.replace(path)
+    """Put `entry` into the table at `path`, in the place of an older one of its problem.
+
+    Processes take turns. Raises `ConfigError` where the file is no table, or cannot be read or written.
+    """
+    with _held(path):
+        kept = [other for other in _read_if_there(path) if other.problem != entry.problem]
+        data = {"format": FORMAT, "entries": [asdict(one) for one in (*kept, entry)]}
+        fresh = path.with_name(f"{path.name}.{os.getpid()}")
+        fresh.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+        fresh.replace(path)
+
+
+@contextmanager
+def _held(path: Path) -> Iterator[None]:
+    from filelock import FileLock
+
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(f"{path}.lock"):
+            yield
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written: {error.strerror}; set {VARIABLE}, or give --output") from error
+
+
+def _read_if_there(path: Path) -> list[Entry]:
+    return read(path) if path.exists() else []
 
 
 def _find(path: Path, problem: TileProblem) -> Entry | None:
@@ -128,10 +167,7 @@ def _find(path: Path, problem: TileProblem) -> Entry | None:
 
 @functools.lru_cache(maxsize=4)
 def _read_once(path: Path, _changed: int, _size: int) -> list[Entry]:
-    try:
-        return read(path)
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+    return read(path)
 
 
 def _listed(microseconds: Mapping[str, float]) -> str:

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 import torch
 from attrs import define, field, frozen
 
+from attnloom import __version__
 from attnloom.dtypes import torch_dtype
 from attnloom.errors import AttnloomError, UnsupportedError
 from attnloom.spec import AttentionSpec
@@ -98,10 +99,11 @@ def tune(
         UnsupportedError: a device that is not there, or no kernel for `spec`. Others as `AttentionWrapper`.
     """
     from attnloom.compose import compose
+    from attnloom.engines import device_of
     from attnloom.targets import target_of
     from attnloom.tile_choice import problem_of
 
-    device = torch.device(device)
+    device = device_of(device)
     target = target_of(device)
     batches = list(batches) or usual_batches(device.type)
     composition = compose(spec.variants, spec=spec, plugins=spec.plugin_set)
@@ -121,6 +123,7 @@ def tune(
         microseconds=best.microseconds,
         rule=candidates[0].microseconds,
         date=f"{datetime.now(UTC):%Y-%m-%d}",
+        version=__version__,
     )
     return Tuning(candidates, best, entry)
 
@@ -222,7 +225,7 @@ class _Bench:
                 one.fault = str(error).splitlines()[0]
                 continue
             self._run(wrapper)
-            expected = self._out.float() if expected is None else expected
+            expected = self._out.to(torch.float32, copy=True) if expected is None else expected
             if self._differs(expected):
                 one.fault = f"another result than that of the core's tiles on {self._batch.name}"
             else:

@@ -47,6 +47,7 @@ def entry(spec, target=HOST, short=(16, 32, "host"), tall=(32, 32, "host"), **ch
         "microseconds": {"decode 2x64": 12.5},
         "rule": RULE,
         "date": "2026-11-30",
+        "version": attnloom.__version__,
         **changes,
     }
     return Entry(**fields)
@@ -116,10 +117,13 @@ def test_a_table_of_a_gpu_needs_none(table):
         ('{"format": 9, "entries": []}', "has format 9, this attnloom reads 1"),
         ('{"format": 1, "entries": [{"problem": {}}]}', "is no tile table"),
         (None, "which cannot be read: No such file"),
+        ("a folder", "cannot be read: Is a directory"),
     ],
 )
 def test_a_broken_table_is_warned_of_once(table, caplog, text, reason):
-    if text is not None:
+    if text == "a folder":
+        table.mkdir(parents=True)
+    elif text is not None:
         table.parent.mkdir()
         table.write_text(text)
     spec = spec_of(plugins=attnloom.plugins.PluginSet(attnloom.plugins.Config()))
@@ -145,9 +149,99 @@ def test_an_entry_that_no_kernel_can_use(table, changes, reason):
     assert choice.short == Tile(16, 128) and reason in choice.why[0]
 
 
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"short": "16x32"},
+        {"short": None},
+        {"short": [16, 32]},
+        {"tall": "none"},
+        {"tall": {"t_q": 32, "t_kv": -1}},
+        {"microseconds": {"decode 2x64": None}},
+        {"microseconds": {"decode 2x64": "12 us"}},
+        {"rule": 20.0},
+        {"rule": {"decode 2x64": 10**400}},
+        {"problem": "any"},
+        {"date": 5},
+        {"version": None},
+        {"version": ...},
+        {"measured": True},
+    ],
+    ids=str,
+)
+def test_an_entry_that_is_none(table, broken, capsys):
+    """Whatever an entry holds in place of what it should, the rule decides, and the doctor says why."""
+    tile_table.add(table, entry(spec_of()))
+    data = json.loads(table.read_text())
+    changed = {**data["entries"][0], **broken}
+    data["entries"] = [{name: value for name, value in changed.items() if value is not ...}]
+    table.write_text(json.dumps(data))
+    choice = tiles_of(spec_of())
+    assert choice.short == Tile(16, 128) and "is no tile table" in choice.why[0]
+    assert main(["doctor", "--json"]) == 1
+    assert any("is no tile table" in problem for problem in json.loads(capsys.readouterr().out)["problems"])
+
+
+def test_processes_take_turns_at_a_table(table):
+    heads = range(8, 136, 8)
+    writers = []
+    for head_dim in heads:
+        if (child := os.fork()) == 0:
+            status = 1
+            try:
+                tile_table.add(table, entry(spec_of(head_dim=head_dim)))
+                status = 0
+            finally:
+                os._exit(status)
+        writers.append(child)
+    assert [os.waitpid(child, 0)[1] for child in writers] == [0] * len(heads)
+    assert sorted(one.problem["head_dim"] for one in tile_table.read(table)) == list(heads)
+
+
+@pytest.mark.parametrize("fault", ["a folder", "no table", "below a file", "of nobody"])
+def test_a_table_that_cannot_be_added_to_stops_before_measuring(table, monkeypatch, capsys, fault):
+    table.parent.mkdir()
+    place = {"below a file": table.parent / "file" / "tiles.json", "of nobody": "/proc/nobody/tiles.json"}
+    monkeypatch.setenv(tile_table.VARIABLE, str(place.get(fault, table)))
+    (table.parent / "file").write_text("")
+    if fault == "a folder":
+        table.mkdir()
+    elif fault == "no table":
+        table.write_text("no")
+    monkeypatch.setattr(tuning, "tune", lambda *_, **__: pytest.fail("it measured"))
+    assert main(["tune", "--device=cpu"]) == 1
+    told = capsys.readouterr().err
+    assert "cannot be" in told or "is no tile table" in told
+
+
+def test_a_device_that_is_none(table):
+    with pytest.raises(UnsupportedError, match="device 'gpu': kernels run on 'cpu' and on 'cuda'"):
+        tuning.tune(spec_of(), "gpu")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_tiles_of_another_result_are_out_of_the_question(monkeypatch, dtype):
+    right, wrong = (TileChoice(short=Tile(16, t_kv), tall=Tile(32, t_kv)) for t_kv in (32, 64))
+    run = tuning._Bench._run
+
+    def run_wrong(bench, wrapper):
+        run(bench, wrapper)
+        if wrapper.spec.tile == wrong:
+            bench._out *= 1.5
+
+    monkeypatch.setattr(tuning._Bench, "_run", run_wrong)
+    candidates = [Candidate(right), Candidate(wrong), Candidate(right)]
+    tuning._Bench(spec_of(dtype=dtype), torch.device("cpu"), tuning.Batch("decode", 2, 40)).measure(candidates, 1)
+    assert [bool(one.fault) for one in candidates] == [False, True, False]
+    assert "another result" in candidates[1].fault
+
+
 def test_where_the_table_is(monkeypatch, tmp_path):
     monkeypatch.setenv(tile_table.VARIABLE, " ")
     assert tile_table.table_path() is None
+    monkeypatch.setenv(tile_table.VARIABLE, "~nobody_at_all/tiles.json")
+    assert "No such file" in tiles_of(spec_of()).why[0]
+    monkeypatch.setenv(tile_table.VARIABLE, "")
     assert main(["tune", "--device=cpu"]) == 1
     monkeypatch.delenv(tile_table.VARIABLE)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))

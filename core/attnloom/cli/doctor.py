@@ -159,7 +159,7 @@ def tile_table() -> tuple[str, str]:
         return f"none yet, attnloom tune makes {path}", ""
     try:
         versions = [entry.version for entry in read(path)]
-    except (ConfigError, OSError) as error:
+    except ConfigError as error:
         return str(path), f"the tile table is ignored: {error}"
     stale = [version for version in versions if version != __version__]
     others = ", ".join(sorted(set(stale)))

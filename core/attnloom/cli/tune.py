@@ -46,7 +46,7 @@ def tune(
     from attnloom.cli.compile import spec_of
     from attnloom.cli.explain import parameter
     from attnloom.errors import ConfigError
-    from attnloom.tile_table import VARIABLE, add, table_path
+    from attnloom.tile_table import VARIABLE, add, require_writable, table_path
     from attnloom.tuning import tune
 
     path = output or table_path()
@@ -63,6 +63,7 @@ def tune(
     }
     spec = spec_of([name.strip() for name in variants.split(",") if name.strip()], stack, fields)
     batches = [batch(kind, text) for kind, given in (("decode", decode), ("prefill", prefill)) for text in given or []]
+    require_writable(path)
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     found = tune(spec, device, batches, repeats=repeats, on_progress=lambda told: typer.echo(told, err=True))
     add(path, found.entry)

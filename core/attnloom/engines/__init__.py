@@ -30,10 +30,7 @@ def open_engine(device, spec, limits, *, num_threads: int | None, num_workers: i
     Raises:
         UnsupportedError: a device that is not there or that no kernel runs on. Others as `attnloom.kernel.open_kernel`.
     """
-    try:
-        device = torch.device(device)
-    except (RuntimeError, TypeError) as error:
-        raise UnsupportedError(f"device {device!r}: kernels run on 'cpu' and on 'cuda'") from error
+    device = device_of(device)
     target = target_of(device)
     if device.type == "cpu":
         from attnloom.engines.host import HostEngine
@@ -42,6 +39,14 @@ def open_engine(device, spec, limits, *, num_threads: int | None, num_workers: i
     from attnloom.engines.cuda import CudaEngine
 
     return CudaEngine(target, device, spec, limits, num_threads=num_threads, num_workers=num_workers)
+
+
+def device_of(device) -> torch.device:
+    """The device that a user names. Raises `UnsupportedError` for what is none of torch's."""
+    try:
+        return torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        raise UnsupportedError(f"device {device!r}: kernels run on 'cpu' and on 'cuda'") from error
 
 
 def positive(name: str, value: int | None, default: int) -> int:
