@@ -96,7 +96,8 @@ def tune(
         on_progress: told, in words, what is being done.
 
     Raises:
-        UnsupportedError: a device that is not there, or no kernel for `spec`. Others as `AttentionWrapper`.
+        UnsupportedError: a device that is not there, no kernel for `spec`, or a batch that memory does not hold.
+        ParamError: wrong parameters. Others as `AttentionWrapper`.
     """
     from attnloom.compose import compose
     from attnloom.engines import device_of
@@ -107,6 +108,7 @@ def tune(
     target = target_of(device)
     batches = list(batches) or usual_batches(device.type)
     composition = compose(spec.variants, spec=spec, plugins=spec.plugin_set)
+    composition.resolve(spec.params, device=str(device))
     problem = problem_of(spec, target, composition.functors)
     candidates = [Candidate(tiles) for tiles in tile_choices(spec, target, problem)]
     on_progress(f"compiling {len(candidates)} kernels")
@@ -114,7 +116,7 @@ def tune(
     for batch in batches:
         on_progress(f"measuring {batch.name}")
         with nullcontext() if device.type == "cpu" else torch.cuda.device(device):
-            _Bench(spec, device, batch).measure(candidates, repeats)
+            _bench(spec, device, batch).measure(candidates, repeats)
     best = fastest(candidates)
     entry = Entry(
         problem=problem_key(problem),
@@ -183,10 +185,21 @@ def _compile(specs: Sequence[AttentionSpec], target) -> None:
 def fastest(candidates: Sequence[Candidate]) -> Candidate:
     """The candidate of the least time over all batches; the first, the rule's, unless another is clearly faster."""
     rule = candidates[0]
-    if rule.fault:
-        raise UnsupportedError(f"the tiles of the core's rule cannot be measured: {rule.fault}")
+    _require_measurable(rule)
     best = min((one for one in candidates if not one.fault), key=lambda one: one.share_of(rule))
     return best if best.share_of(rule) < MARGIN else rule
+
+
+def _require_measurable(rule: Candidate) -> None:
+    if rule.fault:
+        raise UnsupportedError(f"the tiles of the core's rule cannot be measured: {rule.fault}")
+
+
+def _bench(spec: AttentionSpec, device: torch.device, batch: Batch) -> _Bench:
+    try:
+        return _Bench(spec, device, batch)
+    except (MemoryError, RuntimeError) as error:
+        raise UnsupportedError(f"{batch.name} does not fit {device}: {str(error).splitlines()[0]}") from error
 
 
 class _Bench:
@@ -230,6 +243,7 @@ class _Bench:
                 one.fault = f"another result than that of the core's tiles on {self._batch.name}"
             else:
                 wrappers[number] = wrapper
+        _require_measurable(candidates[0])
         times: dict[int, list[float]] = {number: [] for number in wrappers}
         for turn in range(repeats):
             order = list(wrappers)

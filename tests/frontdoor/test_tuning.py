@@ -11,7 +11,7 @@ import pytest
 import torch
 from attnloom import tile_table, tuning
 from attnloom.cli import main
-from attnloom.errors import ConfigError, UnsupportedError
+from attnloom.errors import ConfigError, ParamError, UnsupportedError
 from attnloom.kernel import describe
 from attnloom.targets import HOST, CudaTarget
 from attnloom.tile import Tile, TileChoice
@@ -212,6 +212,37 @@ def test_a_table_that_cannot_be_added_to_stops_before_measuring(table, monkeypat
     assert main(["tune", "--device=cpu"]) == 1
     told = capsys.readouterr().err
     assert "cannot be" in told or "is no tile table" in told
+
+
+@pytest.mark.parametrize(
+    ("variants", "params", "told"),
+    [
+        (["sinks"], {}, "sinks.sink"),
+        (["soft_cap"], {"soft_cap.cap": -3.0}, "must be positive"),
+        (["causal"], {"cap": 1.0}, "cap"),
+    ],
+)
+def test_parameters_that_are_wrong_stop_before_compiling(monkeypatch, variants, params, told):
+    monkeypatch.setattr(tuning, "_compile", lambda *_: pytest.fail("it compiled"))
+    spec = attnloom.AttentionSpec(variants, **DIMS, dtype="float32", params=params)
+    with pytest.raises(ParamError, match=told):
+        tuning.tune(spec, "cpu")
+
+
+def test_a_rule_that_cannot_be_measured_is_told(monkeypatch):
+    def fail(*_):
+        raise RuntimeError("out of luck\nat line 3")
+
+    monkeypatch.setattr(tuning._Bench, "_open", fail)
+    bench = tuning._Bench(spec_of(), torch.device("cpu"), tuning.Batch("decode", 1, 9))
+    with pytest.raises(UnsupportedError, match="core's rule cannot be measured: out of luck$"):
+        bench.measure([Candidate(TileChoice(short=Tile(16, 32)))], 1)
+
+
+def test_a_batch_that_memory_does_not_hold(monkeypatch):
+    monkeypatch.setattr(tuning, "_compile", lambda *_: None)
+    with pytest.raises(UnsupportedError, match="decode 900000x900000 does not fit cpu: "):
+        tuning.tune(spec_of(), "cpu", [tuning.Batch("decode", 900000, 900000)])
 
 
 def test_a_device_that_is_none(table):
