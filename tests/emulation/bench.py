@@ -1,0 +1,81 @@
+"""The bench of `tests/gpu` whose device is this CPU."""
+
+from __future__ import annotations
+
+import functools
+import os
+from concurrent.futures import ThreadPoolExecutor
+from unittest import mock
+
+import attnloom
+import torch
+from attnloom.kernel import describe
+from attnloom.targets import CudaTarget
+from emulation.emulated import EmulationEngine, open_library
+from gpu.bench import Bench, make_spec
+
+AMPERE, HOPPER = "sm_80", "sm_90a"
+
+KERNELS = {
+    "causal": (AMPERE, "causal", {}),
+    "soft_cap": (AMPERE, "soft_cap", {}),
+    "window": (AMPERE, "window", {"head_dim": 64}),
+    "sigmoid": (AMPERE, "sigmoid", {}),
+    "plain": (AMPERE, "plain", {}),
+    "e4m3": (AMPERE, "e4m3", {"head_dim": 64}),
+    "e5m2": (AMPERE, "e5m2", {}),
+    "invariant": (AMPERE, "causal", {"head_dim": 64, "batch_invariant": True}),
+    "wgmma": (HOPPER, "causal", {}),
+    "wgmma_d80": (HOPPER, "d80", {"dtype": "float16"}),
+    "wgmma_window": (HOPPER, "window", {"head_dim": 64}),
+    "wgmma_e4m3_rope": (HOPPER, "e4m3_rope", {}),
+}
+"""Of each kernel the architecture, the spec of `tests/gpu`, and what is changed in it."""
+
+
+class EmulationBench(Bench):
+    """Wrappers by kernel, batches, and the check, for several orders of threads."""
+
+    device = torch.device("cpu")
+
+    def _compile(self):
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            list(pool.map(_open_kernel, KERNELS.values()))
+
+    def wrapper(self, kernel, *, num_workers=7, **options):
+        arch, name, changes = KERNELS[kernel]
+        key = (kernel, num_workers, tuple(sorted(options.items())))
+        if key not in self._wrappers:
+            engine = functools.partial(_open_engine, arch=arch)
+            with mock.patch("attnloom.wrapper.open_engine", engine):
+                wrapper = attnloom.AttentionWrapper(
+                    make_spec(name, **changes), "cpu", num_workers=num_workers, **options
+                )
+            self._wrappers[key] = wrapper
+        return self._wrappers[key]
+
+    def run(self, wrapper, data, *, seed=0, ignored=None, **options):
+        """A run in the order of `seed`, in which the instruction `ignored` does nothing."""
+        wrapper._engine.seed, wrapper._engine.ignored = seed, ignored
+        return super().run(wrapper, data, **options)
+
+    def check(self, wrapper, index, host_index, data, *, params=None, scale=1.0, **scales):
+        """Plan, compare with the oracle, and run again in another order, which changes no bit."""
+        first = super().check(wrapper, index, host_index, data, params=params, scale=scale, **scales)
+        again = self.run(wrapper, data, seed=1, **scales)
+        assert all(same_bits(a, b) for a, b in zip(first, again, strict=True)), "bits depend on the order of threads"
+        return first
+
+
+def _open_kernel(kernel):
+    arch, name, changes = kernel
+    open_library(describe(make_spec(name, **changes), CudaTarget(arch))[2], arch)
+
+
+def same_bits(a, b):
+    """Whether two tensors, or two nothings, are the same bytes."""
+    return a is b or torch.equal(a.view(torch.uint8), b.view(torch.uint8))
+
+
+def _open_engine(device, spec, limits, *, num_threads, num_workers, arch):
+    return EmulationEngine(spec, limits, arch=arch, num_workers=num_workers)

@@ -1,0 +1,108 @@
+"""Emulated kernels against the float64 oracle: families, variants, formats, splits and merges."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import attnloom
+import numpy as np
+import pytest
+from emulation.bench import KERNELS, same_bits
+
+HARDER = {"window": 2.0, "wgmma_window": 2.0, "e4m3": 2.0, "e5m2": 2.0, "wgmma_e4m3_rope": 4.0, "sigmoid": 40.0}
+"""How much more rounding a chain has, as in `tests/gpu`."""
+
+BATCHES = {
+    "decode": ([(1, 130), (1, 0), (1, 17), (1, 64)], 1),
+    "split": ([(1, 300), (2, 260), (1, 300)], 16),
+    "prefill": ([(40, 90), (0, 9), (3, 0), (1, 33), (35, 20)], 16),
+}
+"""Requests `(qo_len, kv_len)` and the page size."""
+
+
+@pytest.mark.parametrize("batch", BATCHES)
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_batches(bench, rng, kernel, batch):
+    wrapper = bench.wrapper(kernel)
+    index, host, data = bench.batch(rng, wrapper.spec, *BATCHES[batch])
+    scales = {"k_scale": 0.5, "v_scale": 1.5} if wrapper.spec.kv_dtype.startswith("float8") else {}
+    bench.check(wrapper, index, host, data, scale=HARDER.get(kernel, 1.0), **scales)
+
+
+@pytest.mark.parametrize("num_workers", (1, 3, 40))
+@pytest.mark.parametrize("kernel", ("causal", "wgmma"))
+def test_workers(bench, rng, kernel, num_workers):
+    wrapper = bench.wrapper(kernel, num_workers=num_workers)
+    index, host, data = bench.batch(rng, wrapper.spec, [(1, 400), (1, 70), (34, 300)], 3)
+    bench.check(wrapper, index, host, data)
+    if num_workers == 40:
+        assert wrapper.workspace_size() > 0 and not wrapper._plan.args.merge_pass
+
+
+def test_more_parts_than_are_merged_at_a_time(bench, rng):
+    wrapper = bench.wrapper("window", num_workers=120)
+    index, host, data = bench.batch(rng, wrapper.spec, [(1, 6000)])
+    bench.check(wrapper, index, host, data, params={"sliding_window.left": -1}, scale=2.0)
+    assert max(len(merge.parts) for merge in wrapper._plan.view.decode().merges) > 16
+
+
+def test_kernel_of_decode_alone(bench, rng):
+    wrapper = bench.wrapper("causal", max_qo_len=1)
+    assert wrapper.kernel.tiles.tall is None
+    index, host, data = bench.batch(rng, wrapper.spec, [(1, 200), (1, 33), (1, 0)])
+    bench.check(wrapper, index, host, data)
+
+
+@pytest.mark.parametrize("left", (0, 63, -1))
+@pytest.mark.parametrize("kernel", ("window", "wgmma_window"))
+def test_windows(bench, rng, kernel, left):
+    wrapper = bench.wrapper(kernel)
+    index, host, data = bench.batch(rng, wrapper.spec, [(33, 200), (1, 150)])
+    bench.check(wrapper, index, host, data, params={"sliding_window.left": left}, scale=2.0)
+
+
+@pytest.mark.parametrize("form", ("composed", "single"))
+@pytest.mark.parametrize("kernel", ("causal", "window", "wgmma"))
+def test_shared_prefixes(bench, radix_index, rng, kernel, form):
+    wrapper = bench.wrapper(kernel, num_workers=33)
+    index, pages = radix_index(rng, [(0, 1, 40)] * 6 + [(1, 5, 90), (2, 33, 40)], roots=(20, 6, 0))
+    data = bench.tensors(rng, wrapper.spec, index, pages)
+    if form == "single":
+        index = index.single
+    bench.check(wrapper, index, index, data, scale=HARDER.get(kernel, 1.0))
+    assert wrapper._plan.args.merge_pass == (form == "composed" and len(wrapper._plan.index.levels) > 1)
+
+
+@pytest.mark.parametrize("kernel", ("causal", "window", "wgmma"))
+def test_trees(bench, rng, kernel):
+    wrapper = bench.wrapper(kernel)
+    index = attnloom.storage_format("tree_attention").build_index(
+        [7, 4, 3],
+        [150, 4, 60],
+        16,
+        parents=[[-1, 0, 0, 1, 1, 2, 5], [-1, 0, 1, 2], [-1, -1, 0]],
+        block_tables=rng.permutation(60).astype(np.int32).reshape(3, 20),
+    )
+    bench.check(wrapper, index, index, bench.tensors(rng, wrapper.spec, index, 60), scale=HARDER.get(kernel, 1.0))
+
+
+def test_masks(bench, rng):
+    wrapper = bench.wrapper("plain")
+    requests = [(5, 70), (1, 33), (40, 90)]
+    index, host, data = bench.batch(rng, wrapper.spec, requests, mask=[rng.random(shape) < 0.6 for shape in requests])
+    bench.check(wrapper, index, host, data)
+
+
+def test_bits_of_a_request_alone(bench, rng):
+    wrapper = bench.wrapper("invariant", num_workers=11)
+    lens = [1, 1, 20, 1], [1500, 40, 300, 1]
+    tables = rng.permutation(400).astype(np.int32).reshape(4, 100)
+    build = attnloom.storage_format("page_table").build_index
+    index = build(*lens, 16, block_tables=tables)
+    data = bench.tensors(rng, wrapper.spec, index, 400)
+    whole = bench.check(wrapper, index, index, data)
+    for row, (begin, qo_len, kv_len) in enumerate(zip(index.qo_indptr, *lens, strict=False)):
+        rows = slice(begin, begin + qo_len)
+        wrapper.plan(build([qo_len], [kv_len], 16, block_tables=tables[row : row + 1]))
+        alone = bench.run(wrapper, SimpleNamespace(q=data.q[rows], dq=data.dq[rows], kv=data.kv, kv_layout="NHD"))
+        assert all(same_bits(one, of_all[rows]) for one, of_all in zip(alone, whole, strict=True)), row

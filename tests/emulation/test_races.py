@@ -1,0 +1,51 @@
+"""What emulation sees: kernels whose waits, fences or barriers do nothing, operands that lie elsewhere, unknown PTX."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from emulation.ptx import translate
+
+BATCH = [(1, 150), (70, 200)]
+
+
+@pytest.mark.parametrize(
+    "kernel, ignored",
+    [
+        ("causal", "cp.async.wait_group"),
+        ("window", "__syncwarp"),
+        ("wgmma", "cp.async.wait_group"),
+        ("wgmma", "fence.proxy.async"),
+        ("wgmma_e4m3_rope", "fence.proxy.async"),
+        ("wgmma", "wgmma.fence"),
+        ("wgmma", "wgmma.wait_group"),
+    ],
+)
+def test_missing(bench, rng, kernel, ignored):
+    wrapper = bench.wrapper(kernel)
+    index, host, data = bench.batch(rng, wrapper.spec, BATCH)
+    bench.check(wrapper, index, host, data, scale=4.0)
+    with pytest.raises((RuntimeError, AssertionError), match="emulation: thread|holds NaN|is off by"):
+        out, lse = bench.run(wrapper, data, ignored=ignored.encode())
+        bench.compare(wrapper, host, data, out, lse, scale=4.0)
+
+
+def test_page_outside_the_cache(bench, rng):
+    wrapper = bench.wrapper("causal")
+    index, _, data = bench.batch(rng, wrapper.spec, BATCH, spare=0)
+    data.kv = tuple(cache[:-1] for cache in data.kv)
+    wrapper.plan(index)
+    index.levels[0].indices[...] = np.where(index.levels[0].indices < len(data.kv[0]), index.levels[0].indices, 10**6)
+    wrapper._plan.enough_pages = 0
+    with pytest.raises(RuntimeError, match="reads 16 bytes outside all tensors"):
+        bench.run(wrapper, data)
+
+
+def test_unknown_instruction():
+    with pytest.raises(NotImplementedError, match="knows no 'bar.arrive 1, 64'"):
+        translate('void f() { asm volatile("bar.arrive 1, 64;" ::: "memory"); }')
+
+
+def test_operands():
+    statement = 'asm volatile("ex2.approx.f32 %0," " %1;" : "=f"(y[f(a, b)]) : "f"(x ? g(1) : 2) : "memory");'
+    assert translate(statement) == "::emulation::exp2(y[f(a, b)], x ? g(1) : 2);"
