@@ -74,14 +74,28 @@ class TileChoice:
     """One short and at most one tall tile class.
 
     Attributes:
+        short, tall: the classes; a tall tile holds no fewer rows than a short one.
         why: the reasons, a sentence each.
         by: the heuristic whose choice it is, which the core fills in; empty for tiles that a spec gives.
     """
 
-    short: Tile
-    tall: Tile | None = None
+    short: Tile = field()
+    tall: Tile | None = field(default=None)
     why: Sequence[str] = field(converter=tuple, default=())
     by: str = ""
+
+    @short.validator
+    def _is_tile(self, attribute, value):
+        if not isinstance(value, Tile):
+            raise UnsupportedError(f"TileChoice.{attribute.name} must be a Tile, got {value!r}")
+
+    @tall.validator
+    def _is_taller(self, attribute, value):
+        if value is None:
+            return
+        self._is_tile(attribute, value)
+        if value.t_q < self.short.t_q:
+            raise UnsupportedError(f"the tall tile's t_q {value.t_q} is less than the short tile's {self.short.t_q}")
 
 
 @frozen(kw_only=True)

@@ -11,7 +11,7 @@ from attnloom import tile_table
 from attnloom.errors import ConfigError, PluginError, UnsupportedError
 from attnloom.plugins.discovery import describe
 from attnloom.spec import AttentionSpec
-from attnloom.tile import Tile, TileChoice, TileHeuristic, TileProblem
+from attnloom.tile import TileChoice, TileHeuristic, TileProblem
 
 
 def choose_tiles(spec: AttentionSpec, target, functors, plugins, max_qo_len=None, max_kv_len=None) -> TileChoice:
@@ -116,8 +116,6 @@ def _check(choice: TileChoice, spec: AttentionSpec, target) -> None:
     if not isinstance(choice, TileChoice):
         raise TypeError(f"it returned {choice!r}, which is no TileChoice")
     for tile in filter(None, (choice.short, choice.tall)):
-        if not isinstance(tile, Tile):
-            raise TypeError(f"it returned {tile!r}, which is no Tile")
         if tile.family not in target.families:
             raise UnsupportedError(
                 f"it chose a tile of family {tile.family!r}; on {target} that is {_either(target.families)}"
@@ -127,7 +125,7 @@ def _check(choice: TileChoice, spec: AttentionSpec, target) -> None:
 
 
 def _check_rows(choice: TileChoice, spec: AttentionSpec) -> None:
-    rows = max(tile.t_q for tile in (choice.short, choice.tall or choice.short))
+    rows = (choice.tall or choice.short).t_q
     if rows < spec.group:
         raise UnsupportedError(
             f"the largest tile has t_q {rows}, but {spec.group} query heads share a kv head: take a t_q of at least "

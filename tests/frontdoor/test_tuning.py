@@ -141,6 +141,7 @@ def test_a_broken_table_is_warned_of_once(table, caplog, text, reason):
         ({"short": (16, 32, "mma")}, "it chose a tile of family 'mma'"),
         ({"tall": (4096, 32, "host")}, "is too large"),
         ({"short": (1, 32, "host"), "tall": (1, 32, "host")}, "the largest tile has t_q 1"),
+        ({"short": (64, 32, "host")}, "the tall tile's t_q 32 is less than the short tile's 64"),
     ],
 )
 def test_an_entry_that_no_kernel_can_use(table, changes, reason):

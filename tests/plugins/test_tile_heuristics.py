@@ -61,7 +61,12 @@ def test_auto_is_what_the_configuration_prefers(site):
         ("raise type('Skipped', (BaseException,), {})('why')", "Skipped: why"),
         ("import no_such_module", "No module named 'no_such_module'"),
         ("return (16, 64)", "which is no TileChoice"),
-        ("return TileChoice(short=(16, 64))", "which is no Tile"),
+        ("return TileChoice(short=(16, 64))", "TileChoice.short must be a Tile, got (16, 64)"),
+        ("return TileChoice(short=Tile(16, 64), tall='128x64')", "TileChoice.tall must be a Tile, got '128x64'"),
+        (
+            "return TileChoice(short=Tile(64, 64), tall=Tile(32, 64))",
+            "tall tile's t_q 32 is less than the short tile's 64",
+        ),
         ("return TileChoice(short=Tile(0, 64))", "t_q must be at least 1"),
         ("return TileChoice(short=Tile(16, 64, 'mma'))", "family 'mma'; on the cpu that is 'host'"),
         ("return TileChoice(short=Tile(2, 64))", "t_q 2, but 4 query heads share a kv head"),
