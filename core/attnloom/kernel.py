@@ -10,6 +10,7 @@ from typing import Any
 
 from attrs import frozen
 
+from attnloom import tile_table
 from attnloom.spec import AttentionSpec
 from attnloom.targets import HOST
 from attnloom.tile import TileChoice
@@ -69,7 +70,7 @@ def open_kernel(
     plugins = spec.plugin_set
     if spec.read_now():  # functions may have been rebound what they read, and what they capture is not kept alive
         return _open(spec, target, plugins, max_qo_len, max_kv_len)
-    key = (spec, target, id(plugins), max_qo_len, max_kv_len)
+    key = (spec, target, id(plugins), max_qo_len, max_kv_len, tile_table.stamp())
     with _lock:
         if (known := _kernels.get(key)) is not None:
             _kernels.move_to_end(key)

@@ -75,6 +75,16 @@ def table_path() -> Path | None:
     return Path(os.path.expanduser(given)) if given.strip() else None
 
 
+def stamp() -> tuple[Path, int, int] | None:
+    """What is another whenever the table may have changed; none where there is no table."""
+    path = table_path()
+    try:
+        found = path.stat() if path is not None else None
+    except OSError:
+        return None
+    return None if found is None else (path, found.st_mtime_ns, found.st_size)
+
+
 def choose(problem: TileProblem) -> TileChoice | None:
     """The tiles that were measured for `problem`; none where it was not.
 

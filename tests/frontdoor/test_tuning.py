@@ -88,6 +88,17 @@ def test_what_is_explained(table):
     assert "the tiles of the core's rule took decode 2x64 20.0 us" in text
 
 
+def test_the_next_wrapper_takes_what_was_measured_since(table):
+    before = attnloom.AttentionWrapper(spec_of())
+    for tall in (32, 64):
+        tile_table.add(table, entry(spec_of(), tall=(tall, 32, "host")))
+        after = attnloom.AttentionWrapper(spec_of())
+        assert after.kernel.tiles.tall == Tile(tall, 32) != before.kernel.tiles.tall
+        assert str(after.kernel.artifact.path) in str(attnloom.explain(spec_of()))
+    table.unlink()
+    assert attnloom.AttentionWrapper(spec_of()).kernel is before.kernel
+
+
 def test_an_entry_is_of_one_problem(table):
     spec = spec_of()
     tile_table.add(table, entry(spec))
