@@ -82,7 +82,7 @@ def page_ids(value, what: str = "indices"):
     Raises:
         IndexFormatError: for other dtypes than int32 and int64 that cannot be widened to one of them.
     """
-    if type(value) is np.ndarray and value.dtype.char in "il":
+    if type(value) is np.ndarray and value.dtype.char in "il" and value.dtype.isnative:
         return value
     if is_tensor(value):
         if str(value.dtype).removeprefix("torch.") not in ("int32", "int64"):

@@ -7,6 +7,7 @@ import attrs
 import numpy as np
 import pytest
 import torch
+from attnloom import storage_format
 from attnloom.errors import IndexFormatError
 from attnloom.index import MAX_LEVELS, ComposedIndex, Level, StorageFormat
 
@@ -130,6 +131,30 @@ def test_integers_of_any_width_are_converted(dtype):
     assert (level.kv_len.dtype, level.row_tokens.dtype, level.page_begin.dtype) == (np.int32, np.int32, np.int64)
     assert level.row_tokens.flags.c_contiguous
     index([level, suffix()]).validate()
+
+
+@pytest.mark.parametrize("order", ["<", ">"])
+def test_arrays_of_either_byte_order_are_read(order):
+    fields = {
+        "mask_bits": [9],
+        "mask_begin": [0],
+        "block_pos": [0, 2, 4, 6, 8],
+        "key_pos": [0] * 4,
+        "key_pos_begin": [0],
+    }
+    natural = prefix(**fields)
+    for name in (field.name for field in attrs.fields(Level)):
+        array = getattr(natural, name)
+        if array is None or isinstance(array, bool):
+            continue
+        kinds = ("i4", "i8") if name == "indices" else (array.dtype.str[1:],)
+        for kind in kinds:
+            read = getattr(prefix(**{**fields, name: array.astype(order + kind)}), name)
+            assert read.dtype.isnative and read.tolist() == array.tolist(), name
+    tables = np.array([[1, 2], [3, 0]], f"{order}i4")
+    for needs in ({"block_tables": tables}, {"kv_indptr": [0, 2, 4], "kv_indices": tables.reshape(-1)}):
+        built = storage_format("page_table").build_index([1, 1], [7, 3], 4, **needs)
+        assert built.levels[0].indices.dtype.isnative and built.max_page() == 3
 
 
 def test_tensors_of_page_ids_stay_where_they_are():
