@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import attnloom
+import attrs
 import numpy as np
 import pytest
 import torch
@@ -81,8 +82,11 @@ def test_same_bits_again(bench, rng, how):
 def test_a_prefix_of_many_rows(bench, radix_index, rng):
     spec = bench.spec("causal")
     index, pages = radix_index(rng, [(0, 1, 40)] * 40 + [(1, 70, 90)], roots=(40, 6, 0))
+    index = attrs.evolve(index, single=None)  # or a plan may choose, by its costs, to share nothing
     data = bench.tensors(rng, spec, index, pages)
-    bench.check(wrapper_of(bench, spec), index, index, data)
+    wrapper = wrapper_of(bench, spec)
+    bench.check(wrapper, index, index, data)
+    assert any(item.tile_class == 1 for item in wrapper._plan.view.decode().items)
 
 
 def test_a_split_tile(bench, rng):
