@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from attrs import frozen
 
+from attnloom.address import address_of
 from attnloom.errors import ParamError
 
 
@@ -69,7 +70,8 @@ def _from_torch(key: str, value, dtype: str, device: str) -> ParamTensor:
         raise ParamError(f"parameter {key!r} has dtype {found}, expected {dtype}; use .to(torch.{dtype})")
     if value.device.type != _kind(device) or (":" in device and str(value.device) != device):
         raise ParamError(f"parameter {key!r} is on {value.device}, expected {device}; use .to({device!r})")
-    return ParamTensor(value, value.data_ptr(), tuple(value.shape), tuple(value.stride()))
+    address = address_of(value, f"parameter {key!r}", ParamError)
+    return ParamTensor(value, address, tuple(value.shape), tuple(value.stride()))
 
 
 def _from_list(key: str, value: Any, dtype: str) -> np.ndarray:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from numbers import Real
 
+from attnloom.address import address_of
 from attnloom.errors import RunError
 
 UNSCALED = (0, 1.0, 0)
@@ -36,4 +37,4 @@ def scale_of(name: str, value, num_kv_heads: int, device) -> tuple[int, float, i
         raise RunError(f"{name} is {value.dtype} on {value.device}, it must be float32 on {device}")
     if value.numel() not in (1, num_kv_heads) or value.dim() > 1:
         raise RunError(f"{name} has shape {list(value.shape)}, it must be [1] or [{num_kv_heads}] (kv heads)")
-    return value.data_ptr(), 1.0, value.stride(0) if value.numel() > 1 else 0
+    return address_of(value, name, RunError), 1.0, value.stride(0) if value.numel() > 1 else 0

@@ -104,6 +104,11 @@ def test_tensors_without_memory(planned):
             q_, k_, v_, out, lse = {**given, name: bad}.values()
             with pytest.raises(attnloom.RunError, match=f"{name} of shape .* has no memory"):
                 wrapper.run(q_, (k_, v_), out=out, lse=lse)
+    freed = torch.ones(2)
+    freed.untyped_storage().resize_(0)
+    for bad, told in ((freed, r"of shape \[2\] has no memory"), (torch.ones(2).to_sparse(), "torch.sparse_coo")):
+        with pytest.raises(attnloom.RunError, match=f"v_scale .*{told}"):
+            wrapper.run(q, (k, v), out=given["out"], v_scale=bad)
     assert not given["out"].any()
     assert all(map(torch.equal, wrapper.run(q, (k, v), return_lse=True), expected))
 

@@ -104,6 +104,12 @@ def test_scalars_of_a_wrong_kind(composition, name, value, said):
     assert f"'all.{name}'" in text and said in text
 
 
+def without_memory(*shape):
+    tensor = torch.zeros(shape)
+    tensor.untyped_storage().resize_(0)
+    return tensor
+
+
 @pytest.mark.parametrize(
     ("value", "said"),
     [
@@ -112,6 +118,8 @@ def test_scalars_of_a_wrong_kind(composition, name, value, said):
         (np.zeros((6, 2)), "has dtype float64, expected float32"),
         (torch.zeros(6, 2, dtype=torch.bfloat16), "has dtype bfloat16, expected float32; use .to(torch.float32)"),
         (torch.zeros(6, 2, device="meta"), "is on meta, expected cpu"),
+        (torch.zeros(6, 2).to_sparse(), "has layout torch.sparse_coo, use .to_dense()"),
+        (without_memory(6, 2), "of shape [6, 2] has no memory"),
         ("text", "must be a tensor of float32"),
         ([[1, 2], [3]], "must be a tensor of float32"),
         (None, "has no default"),
