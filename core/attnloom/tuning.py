@@ -133,13 +133,14 @@ def tune(
 def tile_choices(spec: AttentionSpec, target, problem: TileProblem) -> Iterator[TileChoice]:
     """The choice of the core's rule, then all others that kernels of `target` can be made with.
 
-    Raises `UnsupportedError` where the rule knows no tiles of the target.
+    Raises `UnsupportedError` where the rule knows no tiles of the target, or no kernel of it computes `spec`.
     """
     from attnloom.builtin import AUTO
 
     rule = AUTO.ask(problem)
     if rule is None:
         raise UnsupportedError(f"no tiles of the {target.family} family are known")
+    target.config(spec, rule)
     seen = set()
     for tiles in (rule, *_combinations(target, problem.group)):
         shape = tiles.short, tiles.tall

@@ -257,6 +257,15 @@ def test_a_batch_that_memory_does_not_hold(monkeypatch):
         tuning.tune(spec_of(), "cpu", [tuning.Batch("decode", 900000, 900000)])
 
 
+def test_a_spec_that_no_kernel_computes():
+    for spec, target in (
+        (spec_of(head_dim=2000), HOST),
+        (spec_of(dtype="bfloat16", head_dim=33), CudaTarget("sm_90a")),
+    ):
+        with pytest.raises((UnsupportedError, ValueError), match=f"head_dim.*{spec.head_dim}"):
+            list(tile_choices(spec, target, problem_of(spec, target)))
+
+
 def test_a_device_that_is_none(table):
     with pytest.raises(UnsupportedError, match="device 'gpu': kernels run on 'cpu' and on 'cuda'"):
         tuning.tune(spec_of(), "gpu")
