@@ -288,6 +288,14 @@ def test_tiles_of_another_result_are_out_of_the_question(monkeypatch, dtype):
     assert "another result" in candidates[1].fault
 
 
+def test_a_busy_cpu_decides_nothing(monkeypatch):
+    took = iter([900.0, 12.0, 800.0, 20.0, 700.0, 950.0])  # of two candidates, whose turns come in both orders
+    monkeypatch.setattr(tuning._Bench, "_time", lambda *_: next(took))
+    candidates = [Candidate(TileChoice(short=Tile(16, t_kv), tall=Tile(32, t_kv))) for t_kv in (32, 64)]
+    tuning._Bench(spec_of(), torch.device("cpu"), tuning.Batch("decode", 2, 40)).measure(candidates, 3)
+    assert [one.microseconds["decode 2x40"] for one in candidates] == [20.0, 12.0]
+
+
 def test_where_the_table_is(monkeypatch, tmp_path):
     monkeypatch.setenv(tile_table.VARIABLE, " ")
     assert tile_table.table_path() is None
