@@ -20,6 +20,7 @@ KERNELS = {
     "causal": (AMPERE, "causal", {}),
     "soft_cap": (AMPERE, "soft_cap", {}),
     "window": (AMPERE, "window", {"head_dim": 64}),
+    "rope_d256": (AMPERE, "window", {"head_dim": 256}),
     "sigmoid": (AMPERE, "sigmoid", {}),
     "plain": (AMPERE, "plain", {}),
     "e4m3": (AMPERE, "e4m3", {"head_dim": 64}),

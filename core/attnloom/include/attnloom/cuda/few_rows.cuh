@@ -160,7 +160,7 @@ struct FewRows {
                               const KeySite<V>& key_site, const Seen<slots>& seen, int first, char* at, const int* noted) {
     const SliceTransforms<V> transforms{unit.params, key_site, pairs.positions, first, noted};
     float s[M][kKeys / 8][4];
-    multiply_stored_keys<S>(s, q, shared_address(at), transforms);
+    multiply_stored_keys<S>(s, q, at, transforms);
     score<S, V>(s, pairs, unit.rows, unit.facts.units, 0, first, noted, !pairs.masked && seen.sees_all(first, first + kKeys));
     Weights<M, kKeys / 8> p;
     weigh<S, V, OperandTypes<S, V>::values>(s, p, state, step);

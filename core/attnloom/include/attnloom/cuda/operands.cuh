@@ -102,11 +102,16 @@ struct KeyColumns {
   }
 };
 
-// s = Q K^T for 8 N keys at `k`.
+// s = Q K^T for 8 N keys at `at`.
 template <class S, class V, int M, bool InRegisters, int N>
-ATTNLOOM_DEVICE void multiply_stored_keys(float (&s)[M][N][4], const Queries<S, M, InRegisters>& q, uint32_t k,
+ATTNLOOM_DEVICE void multiply_stored_keys(float (&s)[M][N][4], const Queries<S, M, InRegisters>& q, char* at,
                                           const SliceTransforms<V>& transforms) {
-  if constexpr (V::has_key_transform) {
+  const uint32_t k = shared_address(at);
+  if constexpr (V::has_key_transform && !S::narrow && S::head_dim > 128) {
+    // A quarter of a row, and O~, are more than a lane's registers hold.
+    transform_rows<S::T, S::kv, S::head_dim, typename S::StoredKTile>(at, [&](int j, auto& row) { transforms.key(j, row); });
+    multiply_keys<S, S::T>(s, q, KeyOperands<S>(k));
+  } else if constexpr (V::has_key_transform) {
     constexpr int at_once = S::head_dim > 128 ? 1 : N;  // eights of keys, as registers allow
 #pragma unroll at_once
     for (int t = 0; t < N; t++) {

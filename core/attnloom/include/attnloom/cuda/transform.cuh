@@ -38,15 +38,16 @@ template <DType T, DType Stored, int D, class Tile, class F>
 ATTNLOOM_DEVICE void transform_rows(char* memory, F f) {
   constexpr bool narrow = Stored == kE4M3 || Stored == kE5M2;
   constexpr int width = narrow ? 4 : 2;
-  // Eight lanes a row where the halves of its pairs still meet in one lane, else four.
-  constexpr int lanes = D / 2 % (8 * width) == 0 ? 8 : 4;
+  // As many lanes a row as let the halves of its pairs still meet in one lane; sixteen only where registers are short.
+  constexpr int lanes = D > 128 && D / 2 % (16 * width) == 0 ? 16 : D / 2 % (8 * width) == 0 ? 8 : 4;
   using Map = SpreadMap<D, lanes, width>;
-  constexpr int at_once = narrow ? 1 : 2;  // passes that share what a functor loads by column, as registers allow
+  constexpr int at_once = narrow || D > 192 ? 1 : 2;  // passes that share what a functor loads by column, as registers allow
 #pragma unroll at_once
   for (int pass = 0; pass < kSlice * lanes / 32; pass++) {
     const int lane = lane_id(), c = lane % lanes;
     // Rows that a pass takes together have their pieces swizzled apart.
-    const int row = lanes == 8 ? 2 * (lane / 8) + pass % 2 + pass / 2 * 8 : pass * 8 + lane / 4;
+    constexpr int apart = lanes / 4;  // of an eight of rows
+    const int row = apart * (lane / lanes) + pass % apart + pass / apart * 8;
     // Where the bytes of a unit lie, of which it has `size`.
     const auto at = [&](int i, int size, int first) {
       const int byte = (c + lanes * i) * size;
