@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from pathlib import Path
 
@@ -27,6 +28,20 @@ def pytest_collection_modifyitems(items):
 @pytest.fixture(scope="session")
 def bench():
     return Bench()
+
+
+@pytest.fixture
+def allocate_gib():
+    """`allocate_gib(gib, shape)`: a bfloat16 tensor of pages of `shape`, or a skip where there is no room for it."""
+
+    def allocate(gib, shape):
+        try:
+            return torch.empty(((gib << 30) // (2 * math.prod(shape)), *shape), dtype=torch.bfloat16, device="cuda")
+        except torch.OutOfMemoryError:
+            pytest.skip(f"needs {gib} GiB of free device memory")
+
+    yield allocate
+    torch.cuda.empty_cache()
 
 
 @pytest.fixture

@@ -42,17 +42,11 @@ def test_tensors(planned, change, message):
     assert (out == 7.0).all()
 
 
-def test_a_cache_past_the_reach_of_kernels(planned):
+def test_a_cache_past_the_reach_of_kernels(planned, allocate_gib):
     wrapper, data = planned
-    if torch.cuda.mem_get_info()[0] < 68 << 30:
-        pytest.skip("needs 68 GiB of free device memory")
-    cache = torch.empty(
-        ((65 << 30) // (2 * data.kv[0][0].numel()), *data.kv[0].shape[1:]), dtype=torch.bfloat16, device="cuda"
-    )
+    cache = allocate_gib(65, data.kv[0].shape[1:])
     with pytest.raises(RunError, match="k of shape .* spans more than 64 GiB"):
         wrapper.run(data.dq, (cache, cache))
-    del cache
-    torch.cuda.empty_cache()
 
 
 def test_outputs_of_the_host(planned):

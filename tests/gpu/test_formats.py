@@ -48,7 +48,7 @@ def test_dense_keys(bench, rng, kv_starts):
     bench.check(bench.wrapper(spec), index, index, bench.tensors(rng, spec, index, pages))
 
 
-def test_pages_far_into_a_cache(bench, rng):
+def test_pages_far_into_a_cache(bench, rng, allocate_gib):
     spec = bench.spec("causal")
     wrapper = bench.wrapper(spec)
     table = rng.permutation(40).astype(np.int32).reshape(2, 20)
@@ -56,16 +56,10 @@ def test_pages_far_into_a_cache(bench, rng):
     index = build([1, 20], [300, 90], 16, block_tables=table)
     data = bench.tensors(rng, spec, index, 40)
     near = bench.check(wrapper, index, index, data)
-    page = data.kv[0][0].numel()
-    pages = (36 << 30) // (2 * 2 * page)  # of K and V together: counts of 16 bytes pass 2^31
-    if torch.cuda.mem_get_info()[0] < 40 << 30:
-        pytest.skip("needs 40 GiB of free device memory")
-    far = torch.empty((pages, 2, *data.kv[0].shape[1:]), dtype=torch.bfloat16, device="cuda")
+    far = allocate_gib(36, (2, *data.kv[0].shape[1:]))  # counts of 16 bytes pass 2^31
     far[-40:] = torch.stack(data.kv, dim=1)
-    wrapper.plan(build([1, 20], [300, 90], 16, block_tables=table + np.int32(pages - 40)))
+    wrapper.plan(build([1, 20], [300, 90], 16, block_tables=table + np.int32(len(far) - 40)))
     assert all(map(torch.equal, near, wrapper.run(data.dq, far, return_lse=True)))
-    del far
-    torch.cuda.empty_cache()
 
 
 def test_masks_of_single_bits(bench, rng):
