@@ -43,11 +43,12 @@ class EmulationBench(Bench):
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             list(pool.map(_open_kernel, KERNELS.values()))
 
-    def wrapper(self, kernel, *, num_workers=7, **options):
+    def wrapper(self, kernel, *, num_workers=7, headers=(), **options):
+        """A wrapper of a kernel; folders of `headers` are looked at before those that ship."""
         arch, name, changes = KERNELS[kernel]
-        key = (kernel, num_workers, tuple(sorted(options.items())))
+        key = (kernel, num_workers, headers, tuple(sorted(options.items())))
         if key not in self._wrappers:
-            engine = functools.partial(_open_engine, arch=arch)
+            engine = functools.partial(_open_engine, arch=arch, headers=headers)
             with mock.patch("attnloom.wrapper.open_engine", engine):
                 wrapper = attnloom.AttentionWrapper(
                     make_spec(name, **changes), "cpu", num_workers=num_workers, **options
@@ -78,5 +79,5 @@ def same_bits(a, b):
     return a is b or torch.equal(a.view(torch.uint8), b.view(torch.uint8))
 
 
-def _open_engine(device, spec, limits, *, num_threads, num_workers, arch):
-    return EmulationEngine(spec, limits, arch=arch, num_workers=num_workers)
+def _open_engine(device, spec, limits, *, num_threads, num_workers, arch, headers):
+    return EmulationEngine(spec, limits, arch=arch, num_workers=num_workers, headers=headers)

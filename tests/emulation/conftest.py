@@ -1,8 +1,9 @@
 """CUDA kernels without a GPU: compiled for this CPU from the headers that ship, and run there.
 
-A block's threads are fibers, which take turns in an order that is drawn from a seed. Whatever is asynchronous happens
-as late as it may: copies and products when they are waited for, and until then their destinations hold NaN, with which
-shared memory begins too. What may not change while a product runs is compared, and reads past tensors are refused.
+The threads of some blocks at a time are fibers, which take turns in an order that is drawn from a seed. Whatever is
+asynchronous happens as late as it may: copies and products when they are waited for, and until then their destinations
+hold NaN, with which shared memory begins too. What may not change while a product runs is compared, and copies from
+outside the tensors are refused. There is no model of memory beyond that: a store is seen by all threads at once.
 `ptx.py` makes calls of the functions in `include/emulation` from the inline assembly.
 """
 

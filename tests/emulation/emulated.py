@@ -22,32 +22,32 @@ _FLAGS = ("-O1", "-w", "-fno-strict-aliasing", "-U_FORTIFY_SOURCE")
 class EmulatedKernel:
     """A kernel of a spec: what `AttentionWrapper` knows of one, and the loaded library."""
 
-    def __init__(self, spec, arch, limits):
+    def __init__(self, spec, arch, limits, headers):
         self.composition, self.tiles, unit = describe(
             spec, CudaTarget(arch), max_qo_len=limits.qo_len, max_kv_len=limits.kv_len
         )
-        self.library = open_library(unit, arch)
+        self.library = open_library(unit, arch, headers)
         self.ranges = 0
         if self.composition.has_range:
             self.ranges = ctypes.cast(self.library.attnloom_ranges, ctypes.c_void_p).value
 
 
 @functools.cache
-def open_library(unit, arch):
-    """The kernel of `unit` for this CPU, compiled or found in the cache."""
-    library = ctypes.CDLL(str(jit.build(_host_unit(unit, arch)).path))
+def open_library(unit, arch, headers=()):
+    """The kernel of `unit` for this CPU, compiled or found in the cache; `headers` are looked at before its own."""
+    library = ctypes.CDLL(str(jit.build(_host_unit(unit, arch, headers)).path))
     library.attnloom_run.argtypes = ctypes.c_void_p, ctypes.c_void_p
     library.attnloom_error.restype = ctypes.c_char_p
     library.emulation_prepare.argtypes = ctypes.c_uint, ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p
     return library
 
 
-def _host_unit(unit, arch):
+def _host_unit(unit, arch, headers):
     """What is compiled for this CPU in place of `unit`, of CUDA C++ for `arch`."""
     number = "".join(filter(str.isdigit, arch))
     command = [*jit.host_toolchain().command, "-std=c++20", "-E", "-P", "-x", "c++", "-"]
     command += ["-D__CUDACC__", f"-D__CUDA_ARCH__={number}0", "-include", "cuda_runtime.h"]
-    command += [f"-I{folder}" for folder in (_HERE / "include", *unit.include_dirs)]
+    command += [f"-I{folder}" for folder in (_HERE / "include", *headers, *unit.include_dirs)]
     ((_, text),) = unit.sources
     done = subprocess.run(command, input=text, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -70,9 +70,9 @@ class EmulationEngine:
     keeps_addresses = False
     spare_rows = False
 
-    def __init__(self, spec, limits, *, arch: str, num_workers: int):
+    def __init__(self, spec, limits, *, arch: str, num_workers: int, headers=()):
         self.num_workers = num_workers
-        self.kernel = EmulatedKernel(spec, arch, limits)
+        self.kernel = EmulatedKernel(spec, arch, limits, headers)
         self.seed, self.ignored = 0, None
 
     def new_workspace(self):

@@ -26,7 +26,8 @@ _INSTRUCTIONS = {
     r"cp\.async\.wait_group %0": "wait_copies",
     r"prefetch\.global\.L2 \[%0\]": "prefetch",
     r"atom\.add\.acq_rel\.gpu\.global\.s32 %0, \[%1\], 1": "atomic_add_one",
-    r"griddepcontrol\.(?:launch_dependents|wait)": "",
+    r"griddepcontrol\.launch_dependents": "",
+    r"griddepcontrol\.wait": "wait_for_kernel",
     r"ldmatrix\.sync\.aligned\.m8n8\.x4\.shared\.b16 \{%0, %1, %2, %3\}, \[%4\]": "load_matrices",
     r"ldmatrix\.sync\.aligned\.m8n8\.x4\.trans\.shared\.b16 \{%0, %1, %2, %3\}, \[%4\]": "load_matrices_transposed",
     r"mma\.sync\.aligned\.m16n8k16\.row\.col\.f32\.(bf16|f16)\.\1\.f32 "

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
+
+import attrs
 import numpy as np
 import pytest
+from attnloom import jit
 from emulation.ptx import translate
 
 BATCH = [(1, 150), (70, 200)]
+SEEN = "emulation: thread|holds NaN|is off by"
 
 
 @pytest.mark.parametrize(
@@ -25,9 +30,40 @@ def test_missing(bench, rng, kernel, ignored):
     wrapper = bench.wrapper(kernel)
     index, host, data = bench.batch(rng, wrapper.spec, BATCH)
     bench.check(wrapper, index, host, data, scale=4.0)
-    with pytest.raises((RuntimeError, AssertionError), match="emulation: thread|holds NaN|is off by"):
+    with pytest.raises((RuntimeError, AssertionError), match=SEEN):
         out, lse = bench.run(wrapper, data, ignored=ignored.encode())
         bench.compare(wrapper, host, data, out, lse, scale=4.0)
+
+
+@pytest.mark.parametrize(
+    "kernel, header, occurrence, requests",
+    [
+        ("causal", "merge.cuh", 0, [(1, 600), (1, 500), (1, 400)]),
+        ("causal", "many_rows.cuh", 2, [(33, 100)]),
+        ("wgmma", "wgmma_rows.cuh", 2, [(33, 100)]),
+    ],
+)
+def test_missing_barrier(bench, rng, tmp_path, kernel, header, occurrence, requests):
+    shutil.copytree(jit.include_dirs()[0], tmp_path, dirs_exist_ok=True)
+    path = tmp_path / "attnloom/cuda" / header
+    barrier = "__syncthreads();"
+    parts = path.read_text().split(barrier)
+    path.write_text(barrier.join(parts[: occurrence + 1]) + barrier.join(parts[occurrence + 1 :]))
+    wrapper = bench.wrapper(kernel, headers=(str(tmp_path),), num_workers=40)
+    index, host, data = bench.batch(rng, wrapper.spec, requests)
+    wrapper.plan(index)
+    with pytest.raises((RuntimeError, AssertionError), match=SEEN):
+        for seed in range(60):
+            bench.compare(wrapper, host, data, *bench.run(wrapper, data, seed=seed))
+
+
+def test_merge_that_does_not_wait(bench, radix_index, rng):
+    wrapper = bench.wrapper("wgmma")
+    index, pages = radix_index(rng, [(0, 1, 40)] * 6, roots=(20, 6, 0))
+    wrapper.plan(attrs.evolve(index, single=None))
+    assert wrapper._plan.args.merge_pass
+    with pytest.raises(RuntimeError, match=r"reads before griddepcontrol\.wait"):
+        bench.run(wrapper, bench.tensors(rng, wrapper.spec, index, pages), ignored=b"griddepcontrol.wait")
 
 
 def test_page_outside_the_cache(bench, rng):

@@ -37,10 +37,7 @@ struct dim3 {
 using std::max;
 using std::min;
 
-#include "emulation/block.h"
-#include "emulation/instructions.h"
 #include "emulation/launch.h"
-#include "emulation/products.h"
 
 // ------------------------------------------------------------------------------------------------------- intrinsics
 
@@ -65,7 +62,7 @@ inline unsigned __funnelshift_r(unsigned low, unsigned high, unsigned shift) {
 
 template <class T>
 T __ldcg(const T* at) {
-  emulation::check_global(at, sizeof(T));
+  emulation::check_written(at, sizeof(T));
   return *at;
 }
 inline uint32_t __cvta_generic_to_shared(const void* p) { return emulation::shared_address(p); }

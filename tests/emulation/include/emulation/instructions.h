@@ -2,8 +2,7 @@
 #pragma once
 #include <attnloom/narrow.h>
 
-#include "block.h"
-#include "proxies.h"
+#include "memory.h"
 
 namespace emulation {
 
@@ -58,7 +57,7 @@ inline void widen_e4m3(uint32_t& low, uint32_t& high, uint32_t word) {
 inline void copy_async(uint32_t to, const void* from, int exists) {
   if (exists) check_global(from, kPiece);
   if (exists && reinterpret_cast<uintptr_t>(from) % kPiece != 0) fail("copies from an address that is not aligned");
-  std::memset(in_shared(to, kPiece), kPoison, kPiece);
+  std::memset(piece_at(to), kPoison, kPiece);
   me().groups.back().push_back({to, static_cast<const char*>(from), exists != 0});
 }
 inline void close_copies() { me().groups.emplace_back(); }
@@ -66,16 +65,14 @@ inline void wait_copies(int left) {
   if (ignores("cp.async.wait_group")) return;
   auto& groups = me().groups;
   while (static_cast<int>(groups.size()) - 1 > left) {
-    for (const Copy& copy : groups.front()) {
-      if (copy.exists) std::memcpy(shared + copy.to, copy.from, kPiece);
-      else std::memset(shared + copy.to, 0, kPiece);
-      note_copy(copy.to);
-    }
+    for (const Copy& copy : groups.front()) finish_copy(copy);
     groups.erase(groups.begin());
   }
 }
 
 inline void prefetch(const void* at) { check_global(at, 1); }
+// Of a kernel that may begin before the one before it has ended.
+inline void wait_for_kernel() { me().waited = !ignores("griddepcontrol.wait"); }
 inline void atomic_add_one(int& before, int* at) {
   check_global(at, sizeof(int));
   before = (*at)++;
@@ -83,22 +80,34 @@ inline void atomic_add_one(int& before, int* at) {
 
 // -------------------------------------------------------------------------------------------------------- matrices
 
-// Lane l brings the address of row l % 8 of matrix l / 8, and gets two neighbours of row l / 4.
+// A row of eight numbers of a matrix.
+struct MatrixRow {
+  uint16_t at[8];
+};
+
+// Lane l reads row l % 8 of matrix l / 8 when it comes here, whatever others have yet to write: the lanes that meet do
+// not wait for one another's memory.
+inline const MatrixRow* meet_rows(uint32_t address, const char* what) {
+  MatrixRow mine;
+  std::memcpy(&mine, piece_at(address), sizeof mine);
+  return meet_warp(mine, what);
+}
+
+// Each lane gets two neighbours of row, or of column, l / 4 of each matrix.
 inline void load_matrices(uint32_t& x0, uint32_t& x1, uint32_t& x2, uint32_t& x3, uint32_t address) {
-  const uint32_t* all = meet_warp(address, "ldmatrix");
-  const int row = current % 32 / 4, column = current % 4 * 2;
-  int matrix = 0;
-  for (uint32_t* x : {&x0, &x1, &x2, &x3}) std::memcpy(x, in_shared(all[8 * matrix++ + row], kPiece) + 2 * column, 4);
+  const MatrixRow* rows = meet_rows(address, "ldmatrix") + current % 32 / 4;
+  const int column = current % 4 * 2;
+  for (uint32_t* x : {&x0, &x1, &x2, &x3}) {
+    *x = rows->at[column] | uint32_t{rows->at[column + 1]} << 16;
+    rows += 8;
+  }
 }
 inline void load_matrices_transposed(uint32_t& x0, uint32_t& x1, uint32_t& x2, uint32_t& x3, uint32_t address) {
-  const uint32_t* all = meet_warp(address, "ldmatrix.trans");
-  const int column = current % 32 / 4, row = current % 4 * 2;
-  int matrix = 0;
+  const MatrixRow* rows = meet_rows(address, "ldmatrix.trans") + current % 4 * 2;
+  const int column = current % 32 / 4;
   for (uint32_t* x : {&x0, &x1, &x2, &x3}) {
-    uint16_t pair[2];
-    for (int i = 0; i < 2; i++) std::memcpy(&pair[i], in_shared(all[8 * matrix + row + i], kPiece) + 2 * column, 2);
-    *x = pair[0] | uint32_t{pair[1]} << 16;
-    matrix++;
+    *x = rows[0].at[column] | uint32_t{rows[1].at[column]} << 16;
+    rows += 8;
   }
 }
 

@@ -1,8 +1,8 @@
-// The CUDA runtime: one device, whose blocks run one after another, in an order drawn from a seed.
+// The CUDA runtime: one device, whose blocks begin in an order drawn from a seed.
 #pragma once
 #include <tuple>
 
-#include "products.h"
+#include "schedule.h"
 
 using cudaStream_t = void*;
 enum cudaError_t {
@@ -32,34 +32,30 @@ struct cudaLaunchConfig_t {
 namespace emulation {
 
 template <class... Params>
-void launch(void (*kernel)(Params...), int blocks, int count, int shared_bytes, const Params&... given) {
+void launch(void (*kernel)(Params...), int blocks, int count, int shared_bytes, bool early, const Params&... given) {
   static void (*run)(Params...);
   static const std::tuple<const Params&...>* params;
   const std::tuple<const Params&...> here(given...);
   run = kernel, params = &here;
   gridDim.x = blocks, blockDim.x = count;
-  dynamic_bytes = shared_bytes, static_bytes = 0;
+  dynamic_bytes = shared_bytes, static_bytes = 0, begins_early = early;
   std::vector<int> order(blocks);
   for (int i = 0; i < blocks; i++) {
     order[i] = i;
     std::swap(order[i], order[dice.below(i + 1)]);
   }
-  for (const int block : order) {
-    forget_proxies();
-    forget_products(count / 32);
-    if (!run_block(block, count, [] { std::apply(run, *params); })) return;
-  }
+  run_grid(order, count, [] { std::apply(run, *params); });
 }
 
 template <class... Params>
 auto launcher(void (*kernel)(Params...), int blocks, int count, int shared_bytes, cudaStream_t) {
-  return [=](const Params&... given) { launch<Params...>(kernel, blocks, count, shared_bytes, given...); };
+  return [=](const Params&... given) { launch<Params...>(kernel, blocks, count, shared_bytes, false, given...); };
 }
 
 }  // namespace emulation
 
 inline cudaError_t cudaGetLastError() { return emulation::error[0] ? cudaErrorLaunchFailure : cudaSuccess; }
-inline const char* cudaGetErrorName(cudaError_t error) { return error == cudaErrorLaunchFailure ? "emulation" : "error"; }
+inline const char* cudaGetErrorName(cudaError_t) { return "emulation"; }
 inline const char* cudaGetErrorString(cudaError_t) { return emulation::error; }
 inline cudaError_t cudaGetDevice(int* device) { return *device = 0, cudaSuccess; }
 inline cudaError_t cudaSetDevice(int) { return cudaSuccess; }
@@ -77,7 +73,9 @@ cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, Kernel, i
 template <class... Params>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Params...),
                                const std::type_identity_t<Params>&... given) {
-  emulation::launch<Params...>(kernel, config->gridDim.x, config->blockDim.x, config->dynamicSmemBytes, given...);
+  const bool early = config->numAttrs > 0 && config->attrs[0].val.programmaticStreamSerializationAllowed;
+  const auto [blocks, count] = std::pair(config->gridDim.x, config->blockDim.x);
+  emulation::launch<Params...>(kernel, blocks, count, config->dynamicSmemBytes, early, given...);
   return cudaGetLastError();
 }
 

@@ -1,5 +1,5 @@
-// The products of the family `wgmma`: done when they are waited for, no earlier. Until then the accumulators hold NaN, and
-// no operand may change. A warp at a time: of 64 rows it has 16.
+// The products of the family `wgmma`: done when they are waited for, no earlier. Until then the accumulators hold NaN,
+// and no operand may change. A warp at a time: of 64 rows it has 16.
 #pragma once
 #include <initializer_list>
 
@@ -38,13 +38,15 @@ struct Products {
   bool fenced;
 
   Accumulators& of(float* c) {
-    const auto found = std::find_if(written.begin(), written.end(), [c](const Accumulators& one) { return one.c == c; });
-    return found == written.end() ? written.emplace_back(Accumulators{c, 0, {}}) : *found;
+    for (Accumulators& one : written)
+      if (one.c == c) return one;
+    return written.emplace_back(Accumulators{c, 0, {}});
   }
 };
-inline std::vector<Products> products;  // of each warp
+inline std::vector<Products> products[kResident];  // of each warp of each block
 
-inline void forget_products(int warps) { products.assign(warps, {{{}}, {}, false}); }
+inline void forget_products(int slot, int warps) { products[slot].assign(warps, {{{}}, {}, false}); }
+inline Products& products_of_warp() { return products[block->slot][warp()]; }
 
 // Element (row, k) of an operand: 128-byte rows, eight of them `stride` apart, swizzled by 16 bytes.
 inline uint16_t element(uint64_t operand, int row, int k, bool transposed) {
@@ -54,10 +56,10 @@ inline uint16_t element(uint64_t operand, int row, int k, bool transposed) {
   const int outer = transposed ? k : row, inner = transposed ? row : k;
   uint32_t at = start + outer / 8 * stride + outer % 8 * 128 + inner % 64 * 2 + inner / 64 * leading;
   at ^= (at >> 7 & 7) << 4;
-  const char* place = in_shared(at & ~15u, kPiece) + at % 16;
-  if (std::memcmp(place, known + (place - shared), 2) != 0) fail("a product reads what no fence has made known to it");
-  uint16_t value;
-  std::memcpy(&value, place, 2);
+  uint16_t value, known;
+  std::memcpy(&value, piece_at(at / kPiece * kPiece) + at % kPiece, 2);
+  std::memcpy(&known, mine().known + at, 2);
+  if (value != known) fail("a product reads what no fence has made known to it");
   return value;
 }
 
@@ -136,14 +138,14 @@ inline void fence_proxy() {
   if (!ignores("fence.proxy.async")) make_known();
 }
 inline void fence_products() {
-  meet_warp(0, "wgmma.fence", [](const int*) { products[warp()].fenced = !ignores("wgmma.fence"); });
+  meet_warp(0, "wgmma.fence", [](const int*) { products_of_warp().fenced = !ignores("wgmma.fence"); });
 }
 inline void close_products() {
-  meet_warp(0, "wgmma.commit_group", [](const int*) { products[warp()].groups.emplace_back(); });
+  meet_warp(0, "wgmma.commit_group", [](const int*) { products_of_warp().groups.emplace_back(); });
 }
 inline void wait_products(int left) {
   meet_warp(0, "wgmma.wait_group", [left](const int*) {
-    Products& mine = products[warp()];
+    Products& mine = products_of_warp();
     mine.fenced = false;  // registers may be written now
     if (ignores("wgmma.wait_group")) return;
     while (static_cast<int>(mine.groups.size()) - 1 > left) {
@@ -169,7 +171,7 @@ void multiply_shared(std::initializer_list<float*> c, uint64_t a, uint64_t b, bo
   meet_warp(Share{first_of(c), {}}, "wgmma", [=](const Share* all) {
     Product product{{}, add, false, Transposed, a, b, N, warp() % 4, wide_of<T>, {}, {}};
     std::copy(all, all + 32, product.shares);
-    begin_product(products[warp()], std::move(product));
+    begin_product(products_of_warp(), std::move(product));
   });
 }
 
@@ -180,7 +182,7 @@ void multiply_registers(std::initializer_list<float*> c, const uint32_t& a0, con
   meet_warp(Share{first_of(c), {&a0, &a1, &a2, &a3}}, "wgmma", [=](const Share* all) {
     Product product{{}, true, true, Transposed, 0, b, N, warp() % 4, wide_of<T>, {}, {}};
     std::copy(all, all + 32, product.shares);
-    begin_product(products[warp()], std::move(product));
+    begin_product(products_of_warp(), std::move(product));
   });
 }
 
