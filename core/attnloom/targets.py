@@ -15,6 +15,7 @@ class HostTarget:
         name: what kernels' names begin with, and the row of the cost table.
         family: what a tile heuristic is asked for; `families` all that a given tile may be of.
         device: what a tile heuristic is told of where the kernel runs; `device_name` its model, empty where unknown.
+        most_rows: packed rows that the tallest tile holds, none if any number.
         source_name: the file of a kernel's text.
     """
 
@@ -22,6 +23,7 @@ class HostTarget:
     family = "host"
     families = ("host",)
     device = "cpu"
+    most_rows = None
     source_name = "kernel.cpp"
 
     @property
@@ -88,6 +90,13 @@ class CudaTarget:
     def families(self) -> tuple[str, ...]:
         """`wgmma` too where the code may use what only Hopper has."""
         return ("mma", "wgmma") if self.arch == "sm_90a" else ("mma",)
+
+    @property
+    def most_rows(self) -> int:
+        """Packed rows that the tallest tile holds."""
+        from attnloom.jit.cuda_kernel import T_Q
+
+        return T_Q[-1]
 
     @property
     def device(self) -> str:

@@ -69,20 +69,24 @@ class TileProblem:
         return self.num_qo_heads // self.num_kv_heads
 
 
+def _sentences(given: str | Sequence[str]) -> tuple[str, ...]:
+    return (given,) if isinstance(given, str) else tuple(given)
+
+
 @frozen(kw_only=True)
 class TileChoice:
     """One short and at most one tall tile class.
 
     Attributes:
         short, tall: the classes; a tall tile holds no fewer rows than a short one.
-        why: the reasons, a sentence each.
+        why: the reasons, a sentence each, or one alone. Choices of the same tiles are equal, whatever the reasons.
         by: the heuristic whose choice it is, which the core fills in; empty for tiles that a spec gives.
     """
 
     short: Tile = field()
     tall: Tile | None = field(default=None)
-    why: Sequence[str] = field(converter=tuple, default=())
-    by: str = ""
+    why: Sequence[str] = field(converter=_sentences, default=(), eq=False)
+    by: str = field(default="", eq=False)
 
     @short.validator
     def _is_tile(self, attribute, value):

@@ -40,7 +40,7 @@ def choose_tiles(spec: AttentionSpec, target, functors, plugins, max_qo_len=None
         choice, trail = AUTO.ask(problem), [*trail, *reason]
     if choice is None:
         raise UnsupportedError(f"no tile heuristic chooses tiles of the {target.family} family: give tile=Tile(...)")
-    _check_rows(choice, spec)
+    _check_rows(choice, spec, target)
     return evolve(choice, by=AUTO.name, why=(*trail, *choice.why))
 
 
@@ -84,7 +84,7 @@ def _given(spec: AttentionSpec, target) -> TileChoice:
                 f"tile family {tile.family!r} does not run on {target}; there it is {_either(target.families)}"
             )
     choice = evolve(given, why=["given by the spec"], by="")
-    _check_rows(choice, spec)
+    _check_rows(choice, spec, target)
     return choice
 
 
@@ -120,17 +120,18 @@ def _check(choice: TileChoice, spec: AttentionSpec, target) -> None:
             raise UnsupportedError(
                 f"it chose a tile of family {tile.family!r}; on {target} that is {_either(target.families)}"
             )
-    _check_rows(choice, spec)
+    _check_rows(choice, spec, target)
     target.config(spec, choice)
 
 
-def _check_rows(choice: TileChoice, spec: AttentionSpec) -> None:
+def _check_rows(choice: TileChoice, spec: AttentionSpec, target) -> None:
     rows = (choice.tall or choice.short).t_q
-    if rows < spec.group:
-        raise UnsupportedError(
-            f"the largest tile has t_q {rows}, but {spec.group} query heads share a kv head: take a t_q of at least "
-            f"{spec.group}"
-        )
+    if rows >= spec.group:
+        return
+    shared = f"{spec.group} query heads share a kv head"
+    if target.most_rows is not None and target.most_rows < spec.group:
+        raise UnsupportedError(f"{shared}, but kernels of {target} hold at most {target.most_rows} packed rows a tile")
+    raise UnsupportedError(f"the largest tile has t_q {rows}, but {shared}: take a t_q of at least {spec.group}")
 
 
 def _either(families) -> str:

@@ -6,9 +6,10 @@ import logging
 
 import pytest
 from attnloom.errors import PluginError, UnsupportedError
+from attnloom.plugins import PluginSet
 from attnloom.spec import AttentionSpec
 from attnloom.targets import HOST, CudaTarget
-from attnloom.tile import Tile
+from attnloom.tile import Tile, TileChoice
 from attnloom.tile_choice import choose_tiles
 
 BODY = """
@@ -115,3 +116,19 @@ def test_explain_shows_it(site):
     found = attnloom.explain(spec(plugins), compile=False)
     assert found.data["tile"]["asked"] == "mine" and found.data["tile"]["by"] == "auto"
     assert "failed: ZeroDivisionError" in found.data["tiles"]["why"][0] and "failed: ZeroDivisionError" in str(found)
+
+
+def test_a_group_that_no_tile_holds():
+    spec = AttentionSpec([], 300, 1, 64)
+    with pytest.raises(
+        UnsupportedError, match="300 query heads share a kv head, but kernels of sm_80 hold at most 128"
+    ):
+        choose_tiles(spec, CudaTarget("sm_80"), (), PluginSet.default())
+
+
+def test_choices_of_the_same_tiles_are_equal():
+    tile = Tile(16, 32)
+    assert TileChoice(short=tile, why="measured") == TileChoice(short=tile, by="mine")
+    assert TileChoice(short=tile, why="measured").why == ("measured",)
+    specs = [AttentionSpec([], 4, 2, 64, tile=TileChoice(short=tile, why=why)) for why in ("one", "two")]
+    assert specs[0] == specs[1]
