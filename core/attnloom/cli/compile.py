@@ -40,6 +40,8 @@ def register(app: typer.Typer) -> None:
         Every head dim is built in every dtype. The C++ compiler is CXX, g++ or clang++; the instruction set is this
         CPU's, or ATTNLOOM_HOST_ISA. The CUDA compiler is that of CUDA_HOME, PATH or pip; no GPU is needed.
         """
+        from attnloom.cli.computation import spec_of
+
         dims = [{"head_dim": dim, **({"head_dim_v": head_dim_v} if head_dim_v else {})} for dim in head_dim or [128]]
         shapes = [
             {"num_qo_heads": num_qo_heads, "num_kv_heads": num_kv_heads, "dtype": name, "debug": debug, **dim}
@@ -48,15 +50,7 @@ def register(app: typer.Typer) -> None:
         ]
         if kv_dtype:
             shapes = [{**shape, "kv_dtype": kv_dtype} for shape in shapes]
-        names = [name.strip() for name in variants.split(",") if name.strip()]
-        build_kernels([spec_of(names, stack, shape) for shape in shapes], arch or [], output, debug)
-
-
-def spec_of(variants: list[str], stack: str, shape: dict):
-    """The `AttentionSpec` of `variants`, or of `stack` where one is named."""
-    from attnloom.spec import AttentionSpec
-
-    return AttentionSpec.from_stack(stack, **shape) if stack else AttentionSpec(variants=variants, **shape)
+        build_kernels([spec_of(variants, stack, shape) for shape in shapes], arch or [], output, debug)
 
 
 def build_kernels(specs, archs: list[str], output: Path | None = None, debug: bool = False) -> None:

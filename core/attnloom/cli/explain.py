@@ -37,6 +37,7 @@ def explain(
 ) -> None:
     """Who supplied each functor, the order, the parameters, why this tile, and where the generated source is."""
     import attnloom
+    from attnloom.cli.computation import parameter, spec_of
 
     fields = {
         "num_qo_heads": num_qo_heads,
@@ -48,34 +49,10 @@ def explain(
         "params": dict(map(parameter, param or [])),
         "tile": tile,
     }
-    try:
-        if stack is None:
-            names = [name for name in variants.split(",") if name.strip()]
-            spec = attnloom.AttentionSpec(variants=names, **fields)
-        else:
-            spec = attnloom.AttentionSpec.from_stack(stack, **fields)
-        found = attnloom.explain(spec, arch=arch, compile=compile, qo_len=qo_len, kv_len=kv_len)
-    except attnloom.AttnloomError as error:
-        typer.echo(f"attnloom: error: {error}", err=True)
-        raise typer.Exit(1) from None
+    found = attnloom.explain(spec_of(variants, stack, fields), arch=arch, compile=compile, qo_len=qo_len, kv_len=kv_len)
     if as_json:
         typer.echo(json.dumps(found.data, indent=2, default=str))
         return
     typer.echo(str(found))
     if source:
         typer.echo("\n" + found.data["kernel"]["source"])
-
-
-def parameter(text: str) -> tuple[str, int | float | bool | str]:
-    """`("a.b", 3)` for `"a.b=3"`. Raises `typer.BadParameter`."""
-    name, equals, value = text.partition("=")
-    if not equals:
-        raise typer.BadParameter(f"{text!r}: write --param variant.parameter=value")
-    if value.lower() in ("true", "false"):
-        return name, value.lower() == "true"
-    for kind in (int, float):
-        try:
-            return name, kind(value)
-        except ValueError:
-            continue
-    return name, value

@@ -133,6 +133,7 @@ def _gather_prompts(given: list[str] | None, file: Path | None, system: str | No
 
 def _override(variants: str | None, stack: str | None, param: list[str] | None):
     """The variants of the user's choice, or none."""
+    from attnloom.cli.computation import parameter, variant_names
     from attnloom.errors import CompositionError, ParamError
     from attnloom.integrations.layers import Override
     from attnloom.param_values import check_scalars
@@ -151,12 +152,8 @@ def _override(variants: str | None, stack: str | None, param: list[str] | None):
         chosen = PluginSet.default().stack(stack)
         names, params = list(chosen.variants), dict(chosen.params)
     else:
-        names = [name.strip() for name in variants.split(",") if name.strip()]
-    for pair in param or ():
-        key, separator, value = pair.partition("=")
-        if not separator:
-            raise ParamError(f"--param {pair!r} is not of the form variant.parameter=value")
-        params[key.strip()] = _number(value.strip())
+        names = variant_names(variants)
+    params.update(map(parameter, param or ()))
     members = []
     for name in names:
         alias, _, variant = name.rpartition("=")
@@ -171,15 +168,6 @@ def _override(variants: str | None, stack: str | None, param: list[str] | None):
 class _Member(NamedTuple):
     alias: str
     variant: Any
-
-
-def _number(text: str) -> Any:
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return {"true": True, "false": False}.get(text.lower(), text)
 
 
 def _run(

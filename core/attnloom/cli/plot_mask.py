@@ -35,7 +35,7 @@ def mask(
 ) -> None:
     """Draw which keys each query sees under some variants, and what they make of a logit."""
     import attnloom
-    from attnloom.cli.explain import parameter
+    from attnloom.cli.computation import parameter
     from attnloom.plots import save
     from attnloom.plots.mask import plot_mask
 

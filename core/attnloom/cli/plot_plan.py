@@ -30,12 +30,13 @@ def plan(
 ) -> None:
     """Draw what each worker does, one item after the other, and how even it is. Compiles the kernel if need be."""
     import attnloom
+    from attnloom.cli.computation import variant_names
     from attnloom.plots import new_figure, save
     from attnloom.plots.plan import plot_plan
 
     new_figure(1, 1)
     spec = attnloom.AttentionSpec(
-        variants=[name for name in variants.split(",") if name.strip()],
+        variants=variant_names(variants),
         num_qo_heads=num_qo_heads,
         num_kv_heads=num_kv_heads,
         head_dim=head_dim,

@@ -43,8 +43,7 @@ def tune(
     """
     import torch
 
-    from attnloom.cli.compile import spec_of
-    from attnloom.cli.explain import parameter
+    from attnloom.cli.computation import parameter, spec_of
     from attnloom.errors import ConfigError
     from attnloom.tile_table import VARIABLE, add, require_writable, table_path
     from attnloom.tuning import tune
@@ -61,7 +60,7 @@ def tune(
         "kv_dtype": kv_dtype,
         "params": dict(map(parameter, param or [])),
     }
-    spec = spec_of([name.strip() for name in variants.split(",") if name.strip()], stack, fields)
+    spec = spec_of(variants, stack, fields)
     batches = [batch(kind, text) for kind, given in (("decode", decode), ("prefill", prefill)) for text in given or []]
     require_writable(path)
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
