@@ -60,20 +60,20 @@ def index_view(qo_lens, kv_lens) -> IndexView:
 
 
 def plan_input(view: IndexView, qo_heads: int, kv_heads: int) -> PlanInput:
-    table = costs.TABLE["cuda"]
+    short, tall = costs.TABLE["mma"], costs.TABLE["wgmma"]
     group = qo_heads // kv_heads
     dims = {"head_dim": HEAD_DIM, "head_dim_v": HEAD_DIM, "kv_itemsize": 2}
     return PlanInput(
         classes=[
-            costs.tile_class(table, 16, 64, rows=min(16, group), **dims),
-            costs.tile_class(table, 128, 64, rows=128, **dims),
+            costs.tile_class(short, 16, 64, rows=min(16, group), **dims),
+            costs.tile_class(tall, 128, 64, rows=128, **dims),
         ],
         num_workers=WORKERS,
         num_kv_heads=kv_heads,
         group=group,
-        merge_base=table.merge_base,
-        gamma=costs.merge_row(table, HEAD_DIM),
-        cache_bytes=table.cache_bytes,
+        merge_base=short.merge_base,
+        gamma=costs.merge_row(short, HEAD_DIM),
+        cache_bytes=short.cache_bytes,
         kv_bytes_per_key=4 * HEAD_DIM,
         index=ctypes.addressof(view),
     )

@@ -62,7 +62,7 @@ class Planned:
         self._set_constants(engine)
         self._input = _plan_input(spec, engine, self.args)
         self._range_fn = self._input.range_fn
-        self._reread = _costs_of(engine).reread
+        self._reread = _costs_of(engine.kernel.tiles.short).reread
 
     def _set_constants(self, engine) -> None:
         spec, args = self._spec, self.args
@@ -181,17 +181,18 @@ class Binding:
         return self._composition.resolve(params, device=self._device)
 
 
-def _costs_of(engine):
+def _costs_of(tile):
     from attnloom_scheduler import costs
 
-    return costs.TABLE[engine.costs]
+    return costs.TABLE[tile.family]
 
 
 def _plan_input(spec: AttentionSpec, engine, args: RunArgs):
     from attnloom_scheduler import costs
     from attnloom_scheduler.inputs import PlanInput
 
-    kernel, table = engine.kernel, _costs_of(engine)
+    kernel = engine.kernel
+    short = _costs_of(kernel.tiles.short)
     itemsize = DTYPE_BYTES[spec.kv_dtype]
     dims = {"head_dim": spec.head_dim, "head_dim_v": spec.head_dim_v, "kv_itemsize": itemsize}
     tiles = [tile for tile in (kernel.tiles.short, kernel.tiles.tall) if tile is not None]
@@ -200,11 +201,11 @@ def _plan_input(spec: AttentionSpec, engine, args: RunArgs):
         num_kv_heads=spec.num_kv_heads,
         group=spec.group,
         batch_invariant_chunk=_invariant_chunk(tiles) if spec.batch_invariant else 0,
-        merge_base=table.merge_base,
-        gamma=costs.merge_row(table, spec.head_dim_v),
-        cache_bytes=table.cache_bytes,
+        merge_base=short.merge_base,
+        gamma=costs.merge_row(short, spec.head_dim_v),
+        cache_bytes=short.cache_bytes,
         kv_bytes_per_key=(spec.head_dim + spec.head_dim_v) * itemsize,
-        classes=[costs.tile_class(table, tile.t_q, tile.t_kv, rows=tile.t_q, **dims) for tile in tiles],
+        classes=[costs.tile_class(_costs_of(tile), tile.t_q, tile.t_kv, rows=tile.t_q, **dims) for tile in tiles],
         index=ctypes.addressof(args.index),
     )
     if kernel.ranges and (engine.reads_param_tensors or not _plans_by_tensors(kernel.composition)):

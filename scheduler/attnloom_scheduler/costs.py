@@ -5,14 +5,14 @@ An item costs `alpha + (beta + row_beta * rows) * keys` for each kv head it cove
 
 Plans are right whatever the constants are; only their balance suffers. `host` was measured on one core of an AMD EPYC
 with AVX-512 beside a busy one, on float32 and bfloat16 of head dim 64 and 128: 88 to 129 ps a byte, 6 to 12 ps a FLOP.
-`cuda` was measured on an H200, whose 132 multiprocessors hold 264 workers: decode of 64 x 4,096 keys (key_byte), causal
-prefill (flop, item_row), shared prefixes (reread: workers that walk the same pages at a time find them in the
-second-level cache). It predicts those times within 10 %, but for what a launch costs whatever it does.
+`mma` and `wgmma` were measured on an H200, whose 132 multiprocessors hold 264 workers: decode of 64 x 4,096 keys
+(key_byte), causal prefill (flop, item_row), shared prefixes (reread: workers that walk the same pages at a time find
+them in the second-level cache). They predict those times within 10 %, but for what a launch costs whatever it does.
 """
 
 from __future__ import annotations
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from attnloom_scheduler.inputs import TileClass
 
@@ -44,6 +44,17 @@ class Costs:
     overlaps: bool = True
 
 
+_MMA = Costs(
+    item=2_000_000,
+    item_row=50_000,
+    key_byte=63.0,
+    flop=0.95,
+    merge_base=1_000_000,
+    merge_row_byte=130.0,
+    cache_bytes=50 << 20,
+    reread=0.45,
+)
+
 TABLE = {
     "host": Costs(
         item=300_000,
@@ -56,17 +67,10 @@ TABLE = {
         reread=0.25,
         overlaps=False,
     ),
-    "cuda": Costs(
-        item=2_000_000,
-        item_row=50_000,
-        key_byte=63.0,
-        flop=0.52,
-        merge_base=1_000_000,
-        merge_row_byte=130.0,
-        cache_bytes=50 << 20,
-        reread=0.45,
-    ),
+    "mma": _MMA,
+    "wgmma": evolve(_MMA, flop=0.52),
 }
+"""Of each family of tiles."""
 
 
 def tile_class(costs: Costs, t_q: int, t_kv: int, *, rows: int, head_dim: int, head_dim_v: int, kv_itemsize: int):

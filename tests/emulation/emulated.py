@@ -65,7 +65,6 @@ class EmulationEngine:
     """
 
     device = torch.device("cpu")
-    costs = "cuda"
     reads_param_tensors = False
     keeps_addresses = False
     spare_rows = False

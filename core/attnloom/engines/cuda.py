@@ -34,7 +34,6 @@ class _Captured:
 class CudaEngine:
     """See `attnloom.engines`. One CTA a worker, all resident at a time; runs queue on torch's current stream."""
 
-    costs = "cuda"
     reads_param_tensors = False  # they are on the device
     keeps_addresses = True  # a captured graph holds them
 

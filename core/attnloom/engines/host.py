@@ -14,7 +14,6 @@ from attnloom.workspace import Workspace
 class HostEngine:
     """See `attnloom.engines`. OpenMP threads take the plan's queues in turn."""
 
-    costs = "host"
     device = torch.device("cpu")
     reads_param_tensors = True
     keeps_addresses = False
