@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 
 import torch
 from attrs import define, field, frozen
+from attrs.validators import ge, in_, instance_of
 
 from attnloom import __version__
 from attnloom.dtypes import torch_dtype
@@ -30,11 +31,17 @@ _TOLERANCE = {"float32": 1e-4, "float16": 5e-3, "bfloat16": 2e-2}
 
 @frozen
 class Batch:
-    """Equal requests: `kind` is `"decode"` (one query token each) or `"prefill"` (all of them)."""
+    """Equal requests, measured together. Raises `ValueError` or `TypeError` for what is none.
 
-    kind: str
-    requests: int
-    keys: int
+    Attributes:
+        kind: `"decode"` (one query token a request) or `"prefill"` (as many as keys).
+        requests: how many.
+        keys: of each.
+    """
+
+    kind: str = field(validator=in_(("decode", "prefill")))
+    requests: int = field(validator=[instance_of(int), ge(1)])
+    keys: int = field(validator=[instance_of(int), ge(1)])
 
     @property
     def name(self) -> str:
@@ -97,13 +104,14 @@ def tune(
 
     Raises:
         UnsupportedError: a device that is not there, no kernel for `spec`, or a batch that memory does not hold.
-        ParamError: wrong parameters. Others as `AttentionWrapper`.
+        ParamError: wrong parameters. PlanError: `repeats` below 1. Others as `AttentionWrapper`.
     """
     from attnloom.compose import compose
-    from attnloom.engines import device_of
+    from attnloom.engines import device_of, positive
     from attnloom.targets import target_of
     from attnloom.tile_choice import problem_of
 
+    repeats = positive("repeats", repeats, 1)
     device = device_of(device)
     target = target_of(device)
     batches = list(batches) or usual_batches(device.type)

@@ -11,12 +11,12 @@ import pytest
 import torch
 from attnloom import tile_table, tuning
 from attnloom.cli import main
-from attnloom.errors import ConfigError, ParamError, UnsupportedError
+from attnloom.errors import ConfigError, ParamError, PlanError, UnsupportedError
 from attnloom.kernel import describe
 from attnloom.targets import HOST, CudaTarget
 from attnloom.tile import Tile, TileChoice
 from attnloom.tile_table import Entry, problem_key
-from attnloom.tuning import Candidate, fastest, tile_choices
+from attnloom.tuning import Batch, Candidate, fastest, tile_choices
 
 RULE = {"decode 2x64": 20.0}
 DIMS = {"num_qo_heads": 4, "num_kv_heads": 2, "head_dim": 32}
@@ -373,3 +373,14 @@ def test_only_what_is_clearly_faster_is_chosen():
 def test_batches_that_are_none(table, text, capsys):
     assert main(["tune", "--decode", text, "--device=cpu"]) == 2
     assert "write --decode REQUESTSxKEYS" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("fields", [("verify", 1, 8), ("decode", 0, 8), ("prefill", 2, -1), ("decode", 2.0, 8)])
+def test_batches_of_python_that_are_none(fields):
+    with pytest.raises((ValueError, TypeError)):
+        Batch(*fields)
+
+
+def test_runs_of_which_there_are_none():
+    with pytest.raises(PlanError, match="repeats must be an integer of at least 1, got 0"):
+        tuning.tune(spec_of(), "cpu", repeats=0)

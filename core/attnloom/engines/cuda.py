@@ -84,7 +84,10 @@ class CudaEngine:
         return Workspace(self.device)
 
     def adopt(self, workspace: Workspace) -> None:
-        """Take a workspace, and allocate now what the largest batch needs. Raises `torch.OutOfMemoryError`."""
+        """Take a workspace, and allocate now what the largest batch needs.
+
+        Raises `PlanError` for one of another device, `torch.OutOfMemoryError`.
+        """
         given = torch.device(workspace.device)
         if given.type != "cuda" or given.index not in (None, self.device.index):
             raise PlanError(f"the workspace is on {given}, the wrapper on {self.device}: use Workspace({self.device})")
