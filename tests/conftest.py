@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import os
+import sys
 
 import attnloom
 import pytest
@@ -30,3 +32,20 @@ def _radix_index(rng, requests, page_size=16, roots=(4, 2, 0)):
         [qo for _, qo, _ in requests], kv_lens, page_size, block_tables=tables
     )
     return index, sum(roots) + sum(counts)
+
+
+@pytest.fixture(scope="module")
+def make_package(tmp_path_factory):
+    """`make_package(name, {file: text})`: a Python package that can be imported while the tests of a module run."""
+    folder = tmp_path_factory.mktemp("packages")
+
+    def make(name, files):
+        (folder / name).mkdir()
+        for file, text in {"__init__.py": "", **files}.items():
+            (folder / name / file).write_text(text)
+        importlib.invalidate_caches()
+        return name
+
+    sys.path.insert(0, str(folder))
+    yield make
+    sys.path.remove(str(folder))

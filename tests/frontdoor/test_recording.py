@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
-
 import attnloom
 import attrs
 import numpy as np
@@ -74,26 +71,17 @@ MOST = 64
 
 
 @pytest.fixture(scope="module")
-def recorder(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("packages")
-    package = folder / "frontdoor_recorder"
-    package.mkdir()
-    (package / "__init__.py").write_text("")
-    (package / "recorder.h").write_text(HEADER)
-    (package / "reference.py").write_text(REFERENCE)
-    sys.path.insert(0, str(folder))
-    importlib.invalidate_caches()
+def recorder(make_package):
     tensors = {"pairs": 5, "rows": 3, "keys": 3, "outputs": 3, "strays": 1}
-    yield Variant(
+    return Variant(
         name="recorder",
         struct="Recorder",
         header="recorder.h",
-        package="frontdoor_recorder",
+        package=make_package("frontdoor_recorder", {"recorder.h": HEADER, "reference.py": REFERENCE}),
         functors={"logits_transform", "query_transform", "key_transform", "output_transform"},
         params=[TensorParam(name, dtype="int32", shape=("*",) * rank) for name, rank in tensors.items()],
         reference="frontdoor_recorder.reference:Recorder",
     )
-    sys.path.remove(str(folder))
 
 
 def blank(requests, heads):

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
-
 import attnloom
 import numpy as np
 import pytest
@@ -115,24 +112,18 @@ MOST = 96
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
+def made(make_package):
     """The two variants, as objects."""
-    folder = tmp_path_factory.mktemp("packages")
-    package = folder / "gpu_functors"
-    package.mkdir()
-    (package / "__init__.py").write_text("")
-    (package / "everything.h").write_text(EVERYTHING)
-    (package / "recorder.h").write_text(RECORDER)
-    (package / "reference.py").write_text(REFERENCES)
-    sys.path.insert(0, str(folder))
-    importlib.invalidate_caches()
+    package = make_package(
+        "gpu_functors", {"everything.h": EVERYTHING, "recorder.h": RECORDER, "reference.py": REFERENCES}
+    )
     transforms = {"query_transform", "key_transform", "value_transform", "output_transform", "logits_transform"}
-    yield {
+    return {
         "everything": Variant(
             name="everything",
             struct="Everything",
             header="everything.h",
-            package="gpu_functors",
+            package=package,
             functors=transforms | {"logits_mask"},
             params=[Param("tilt", float, default=0.02), TensorParam("level", shape=())],
             reference="gpu_functors.reference:Everything",
@@ -141,7 +132,7 @@ def made(tmp_path_factory):
             name="recorder",
             struct="Recorder",
             header="recorder.h",
-            package="gpu_functors",
+            package=package,
             functors={"logits_transform", "output_transform"},
             params=[
                 TensorParam(name, dtype="int32", shape=("*",) * rank)
@@ -150,7 +141,6 @@ def made(tmp_path_factory):
             reference="gpu_functors.reference:Recorder",
         ),
     }
-    sys.path.remove(str(folder))
 
 
 def spec_of(variants, params=None, **fields):

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
-
 import attnloom
 import numpy as np
 import pytest
@@ -35,25 +32,17 @@ class Turns:
 """
 
 
-@pytest.fixture
-def turns(tmp_path):
-    package = tmp_path / "gpu_turns"
-    package.mkdir()
-    (package / "__init__.py").write_text("")
-    (package / "turns.h").write_text(TURNS)
-    (package / "reference.py").write_text(REFERENCE)
-    sys.path.insert(0, str(tmp_path))
-    importlib.invalidate_caches()
-    yield Variant(
+@pytest.fixture(scope="module")
+def turns(make_package):
+    return Variant(
         name="turns",
         struct="Turns",
         header="turns.h",
-        package="gpu_turns",
+        package=make_package("gpu_turns", {"turns.h": TURNS, "reference.py": REFERENCE}),
         functors={"output_transform"},
         params=[TensorParam("a", shape=("*",)), TensorParam("b", shape=("*",))],
         reference="gpu_turns.reference:Turns",
     )
-    sys.path.remove(str(tmp_path))
 
 
 def test_sine_and_cosine(bench, rng, turns):
