@@ -16,17 +16,18 @@ def append_kv(k, v, kv_cache, where, *, kv_layout: str = "NHD", k_scale=None, v_
     Args:
         k, v: `[tokens, kv_heads, head_dim]` (`head_dim_v`), any float dtype and strides.
         kv_cache: `(k_cache, v_cache)`, each `[pages, page_size, kv_heads, head_dim]`, or one tensor
-            `[pages, 2, page_size, kv_heads, head_dim]`; any strides.
+            `[pages, 2, page_size, kv_heads, head_dim]`; any strides, on CUDA with the last one 1.
         where: the `ComposedIndex` of the batch whose query tokens these are (their slots are `token_slots(index)`), or
             an integer slot a token, `page * page_size + offset`; a negative slot skips its token. Slots on a CUDA
             device are not waited for: one past the end stops the device with an error that names it.
         kv_layout: `"NHD"`, or `"HND"` where heads come before the slots of a page.
-        k_scale, v_scale: what the cache's values are multiplied with when read: a number, or float32 `[kv_heads]`.
-            Rows are divided by it, and clamped to what the cache's dtype can hold.
+        k_scale, v_scale: what the cache's values are multiplied with when read: a number, or float32 `[1]` or
+            `[kv_heads]`. Rows are divided by it, and clamped to what the cache's dtype can hold.
 
     Raises:
         RunError: shapes, dtypes or scales that do not fit, with both values.
         IndexFormatError: a slot past the end of the cache, or an index with a page id below 0.
+        UnsupportedError: an index with a page list a kv head, or on CUDA a dtype that no kernel converts.
             Nothing has been written then.
     """
     k_cache, v_cache = cache_views(kv_cache, kv_layout)
@@ -110,6 +111,10 @@ def token_slots(index: ComposedIndex) -> np.ndarray:
 
     A batch's `qo_len` query tokens are the last `qo_len` keys of their request; a token with no key of its own (more
     queries than keys) has slot -1.
+
+    Raises:
+        UnsupportedError: an index with a page list a kv head, so that a token has a slot a head.
+        IndexFormatError: a page id below 0.
     """
     view = index.single if index.single is not None else index
     tokens = np.arange(view.num_tokens, dtype=np.int64)

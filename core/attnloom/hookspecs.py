@@ -140,10 +140,11 @@ class AttnloomSpecs:
         """Observe that a kernel (or the launcher, or the scheduler) was compiled. What the cache holds is not told.
 
         An observer can change nothing: what it returns is ignored and what it raises is logged once. Called for plugins
-        that are loaded, that are named in `enable`, or that declare no contribution.
+        that are loaded, that the configuration names, or that declare no contribution.
 
         Args:
-            report: an `attnloom.jit.CompileReport` (name, kind, key, path, seconds, compiler, flags, owners).
+            report: an `attnloom.jit.CompileReport` (name, kind, key, path, seconds, compiler, flags, owners,
+                resources).
 
         Example:
 

@@ -37,6 +37,8 @@ class Planned:
         index_bytes: sizes of the index's arrays, for an upload.
         index: the planned index, composed or single, whichever is predicted to be faster.
         bound: the parameters in force.
+        num_tokens: query tokens of the planned index.
+        use_softmax: whether the variants use a softmax, so that rows have an LSE.
         view: what the planner says of the plan.
         enough_pages: a cache of as many holds every page of the index; infinite as long as none was looked at.
     """
@@ -128,7 +130,7 @@ class Planned:
         return self._planner.plan(self._input)
 
     def rebind(self, params: dict):
-        """The parameters of a run that gives others than the plan.
+        """The parameters of a run that gives `params` over the plan's.
 
         Raises:
             ParamError: wrong names or values. RunError: a value that the plan depends on differs.
@@ -148,7 +150,13 @@ class Planned:
         self.enough_pages = pages
 
     def point_to(self, workspace, bound, scales: tuple) -> None:
-        """Let the kernel find its parameters, scales, and partial states in `workspace`, which is large enough."""
+        """Let the kernel find its parameters, scales, and partial states.
+
+        Args:
+            workspace: of at least `workspace_bytes`.
+            bound: the parameters.
+            scales: of K and of V, as `scale_of` gives them.
+        """
         wanted = (workspace.address, workspace.nbytes, bound.address, scales)
         if wanted == self._pointed_to:
             return

@@ -19,6 +19,9 @@ class Tile:
         t_q: rows of packed queries (query tokens x GQA group) an item holds at most.
         t_kv: keys that are processed at a time; every split point is a multiple of it.
         family: the kernel family that runs it: `"host"`, or on CUDA devices `"mma"` or, where there is one, `"wgmma"`.
+
+    Raises:
+        UnsupportedError: sizes that are no integers of at least 1, or a family that is no string.
     """
 
     t_q: int = field()
@@ -44,8 +47,12 @@ class TileProblem:
     """What a tile heuristic is told. Never the batch at hand: a choice outlives the batches it serves.
 
     Attributes:
-        family: the kernel family that every tile may be of.
+        family: the kernel family that every tile may be of: `"host"` or `"mma"`.
         families: all that tiles may be of on this device.
+        device: `"cpu"`, or a CUDA architecture without its letter, such as `"sm_90"`.
+        device_name: the model, such as `"NVIDIA H200"`; empty where none is at hand.
+        functors: names (of `attnloom.variant.FUNCTORS`) that the composed variants define.
+        max_qo_len, max_kv_len: the wrapper's maxima, in tokens of a request; none: no bound.
         Others as in the spec.
     """
 
@@ -81,6 +88,9 @@ class TileChoice:
         short, tall: the classes; a tall tile holds no fewer rows than a short one.
         why: the reasons, a sentence each, or one alone. Choices of the same tiles are equal, whatever the reasons.
         by: the heuristic whose choice it is, which the core fills in; empty for tiles that a spec gives.
+
+    Raises:
+        UnsupportedError: what is no `Tile`, or a tall one of fewer rows.
     """
 
     short: Tile = field()

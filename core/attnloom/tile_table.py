@@ -47,7 +47,7 @@ class Entry:
     Attributes:
         problem: what the tiles are for, as `problem_key` tells it.
         short, tall: the fastest tile classes.
-        microseconds: of each batch, with these tiles; `rule` with those of the core's rule.
+        microseconds: of a run of each batch, by its name, with these tiles; `rule` with those of the core's rule.
         date: when, `YYYY-MM-DD`.
         version: of the attnloom that measured.
     """
@@ -76,7 +76,7 @@ def table_path() -> Path | None:
 
 
 def stamp() -> tuple[Path, int, int] | None:
-    """What is another whenever the table may have changed; none where there is no table."""
+    """Path, time of change (ns) and bytes of the table: others whenever it may have changed. None without a table."""
     path = table_path()
     try:
         found = path.stat() if path is not None else None
@@ -89,7 +89,8 @@ def choose(problem: TileProblem) -> TileChoice | None:
     """The tiles that were measured for `problem`; none where it was not.
 
     Raises:
-        ConfigError: a file that cannot be read, or an entry of another version of attnloom.
+        ConfigError: a file that is no table or cannot be read, one that the environment names and is not there, or an
+            entry of another version of attnloom.
     """
     path = table_path()
     entry = None if path is None else _find(path, problem)

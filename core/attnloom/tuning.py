@@ -1,4 +1,4 @@
-"""Measuring tiles: every shape that kernels of a device have, on batches of the user's, in turns."""
+"""Measuring tiles: the shapes that kernels of a device may have, on batches of the user's, in turns."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ from attnloom.tile import Tile, TileChoice, TileProblem
 from attnloom.tile_table import Entry, problem_key
 
 PAGE_SIZE = 16
+"""Slots of a page of the caches that are measured on."""
+
 MARGIN = 0.99
 """The core's rule stays in force unless other tiles take less than this share of its time."""
 
@@ -50,7 +52,7 @@ class Batch:
 
 
 def usual_batches(device_type: str) -> list[Batch]:
-    """What is measured where the user names no batch."""
+    """What is measured on a `"cpu"` or `"cuda"` device where the user names no batch."""
     if device_type == "cpu":
         return [Batch("decode", 16, 1024), Batch("prefill", 2, 512)]
     return [Batch("decode", 64, 4096), Batch("decode", 16, 1024), Batch("prefill", 8, 2048)]
@@ -71,14 +73,20 @@ class Candidate:
     fault: str = ""
 
     def share_of(self, other: Candidate) -> float:
-        """The geometric mean, over the batches, of the time taken over that of `other`."""
+        """The geometric mean, over the batches, of the time taken over that of `other`. Neither may have a fault."""
         ratios = [self.microseconds[name] / other.microseconds[name] for name in other.microseconds]
         return math.exp(statistics.fmean(map(math.log, ratios)))
 
 
 @frozen
 class Tuning:
-    """What `tune` found: every candidate, the core's rule first, and the fastest that is right."""
+    """What `tune` found.
+
+    Attributes:
+        candidates: all that were measured or refused, the core's rule first.
+        best: the fastest of those without fault; the rule's unless another is clearly faster.
+        entry: what the tile table holds of it.
+    """
 
     candidates: list[Candidate]
     best: Candidate
@@ -93,7 +101,7 @@ def tune(
     repeats: int = 20,
     on_progress: Callable[[str], None] = lambda told: None,
 ) -> Tuning:
-    """Compile and measure every tile that kernels of `spec` may have on `device`.
+    """Compile and measure the tiles that kernels of `spec` may have on `device`.
 
     Args:
         spec: what to compute; its `tile` does not count.
@@ -103,7 +111,8 @@ def tune(
         on_progress: told, in words, what is being done.
 
     Raises:
-        UnsupportedError: a device that is not there, no kernel for `spec`, or a batch that memory does not hold.
+        UnsupportedError: a device that is not there, no kernel for `spec`, a batch that memory does not hold, or the
+            core's own tiles cannot be measured.
         ParamError: wrong parameters. PlanError: `repeats` below 1. Others as `AttentionWrapper`.
     """
     from attnloom.compose import compose
@@ -139,7 +148,7 @@ def tune(
 
 
 def tile_choices(spec: AttentionSpec, target, problem: TileProblem) -> Iterator[TileChoice]:
-    """The choice of the core's rule, then all others that kernels of `target` can be made with.
+    """The choice of the core's rule, then others of two equally wide classes that kernels of `target` can be made with.
 
     Raises `UnsupportedError` where the rule knows no tiles of the target, or no kernel of it computes `spec`.
     """
@@ -192,7 +201,10 @@ def _compile(specs: Sequence[AttentionSpec], target) -> None:
 
 
 def fastest(candidates: Sequence[Candidate]) -> Candidate:
-    """The candidate of the least time over all batches; the first, the rule's, unless another is clearly faster."""
+    """The candidate of the least time over all batches; the first, the rule's, unless another is clearly faster.
+
+    Raises `UnsupportedError` where that of the rule has a fault.
+    """
     rule = candidates[0]
     _require_measurable(rule)
     best = min((one for one in candidates if not one.fault), key=lambda one: one.share_of(rule))

@@ -38,7 +38,8 @@ class AttentionWrapper:
         max_requests, max_tokens, max_qo_len, max_kv_len, max_pages, max_levels: what a plan may hold at most
             (none: no bound); `max_pages` counts entries of a level's page lists. A larger batch raises in `plan`. On
             CUDA all memory for the largest batch is allocated at once, so that a captured graph serves every batch: run
-            under capture with tensors for `max_tokens`, then plan and replay.
+            under capture with tensors for `max_tokens`, then plan and replay. Where there is any bound, a run
+            there is two launches, unless `max_levels` is 1 or the spec is batch-invariant.
         num_threads: OpenMP threads of `run` on the cpu (none: `torch.get_num_threads()`).
         num_workers: queues the plan is cut into (none: one a thread, or as many as the device holds at a time). The
             number may change rounding, nothing else.
@@ -47,6 +48,8 @@ class AttentionWrapper:
 
     Raises:
         UnsupportedError: a device that is not there, or that no kernel runs on.
+        PlanError: arguments of a wrong type, maxima below 0, more workers than the device holds at a time,
+            `num_threads` on CUDA, or a workspace of another device.
         Others as `attnloom.kernel.open_kernel`: composing and compiling happen here.
     """
 
@@ -101,8 +104,10 @@ class AttentionWrapper:
 
         Raises:
             IndexFormatError: the index contradicts itself.
-            PlanError: it is larger than the declared maxima or made for other heads. ParamError: wrong `params`.
-                The plan in force before stays in force.
+            PlanError: it is larger than the declared maxima or than what a captured graph serves, or made for other
+                heads; or a graph is being captured. ParamError: wrong `params`. UnsupportedError: `kv_lens` on the cpu.
+                MemoryError, torch.OutOfMemoryError. The plan in force before stays in force.
+            RunError: another thread is using the wrapper.
         """
         if not isinstance(index, ComposedIndex):
             raise PlanError(
@@ -151,12 +156,15 @@ class AttentionWrapper:
         Args:
             q: `[tokens, num_qo_heads, head_dim]` of the spec's dtype, any strides with the last one 1.
             kv: `(k, v)`, each `[pages, page_size, num_kv_heads, dim]` of the spec's kv_dtype, or one tensor
-                `[pages, 2, page_size, num_kv_heads, head_dim]`; any strides with the last one 1.
+                `[pages, 2, page_size, num_kv_heads, head_dim]`; any strides with the last one 1. On CUDA each of the
+                two spans at most 64 GiB.
             out: where to write `[tokens, num_qo_heads, head_dim_v]` of the spec's out_dtype (none: a new tensor).
+                On CUDA it begins at a multiple of 8 bytes and has strides of such, `q`, `k` and `v` of 16.
             lse: float32 `[tokens, num_qo_heads]` to write the natural log-sum-exp to.
             return_lse: return `(out, lse)`.
             params: values of variant parameters for this run only; those that `kv_range` reads were frozen by `plan`.
-            k_scale, v_scale: what cached values are multiplied with: a number, or float32 `[1]` or `[num_kv_heads]`.
+            k_scale, v_scale: what cached values are multiplied with: a number, which a captured graph keeps, or
+                float32 `[1]` or `[num_kv_heads]` on the device, which kernels read when they run.
             kv_layout: `"NHD"`, or `"HND"` where a page holds heads before slots.
 
         Returns:

@@ -37,7 +37,7 @@ def tune(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print data for programs.")] = False,
 ) -> None:
-    """Measure every tile that kernels of a computation may have on this device, and keep the fastest in a table.
+    """Measure the tiles that kernels of a computation may have on this device, and keep the fastest in a table.
 
     Where no batch is named, usual ones are measured. Kernels are compiled first, which takes some minutes for a GPU.
     """

@@ -28,7 +28,8 @@ def open_engine(device, spec, limits, *, num_threads: int | None, num_workers: i
     """The engine of `device` for `spec`: opens or compiles the kernel.
 
     Raises:
-        UnsupportedError: a device that is not there or that no kernel runs on. Others as `attnloom.kernel.open_kernel`.
+        UnsupportedError: a device that is not there or that no kernel runs on.
+        PlanError: `num_threads` or `num_workers` that cannot be. Others as `attnloom.kernel.open_kernel`.
     """
     device = device_of(device)
     target = target_of(device)

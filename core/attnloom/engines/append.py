@@ -59,6 +59,7 @@ def append(pairs, slots) -> None:
 
     Raises:
         RunError: a cache whose elements are not contiguous. UnsupportedError: a dtype that no kernel converts.
+        RuntimeError: an error of CUDA.
     """
     device = slots.device
     args = AppendArgs(

@@ -107,7 +107,7 @@ class CudaEngine:
             kv_lens: int32 of the device that the kernel reads in place of the index's, or none.
 
         Raises:
-            PlanError: a batch larger than what a captured graph was made for. torch.OutOfMemoryError.
+            PlanError: a batch that a captured graph does not serve. MemoryError, torch.OutOfMemoryError.
         """
         if self._captured is not None:
             self._check_captured(planned)
@@ -153,11 +153,19 @@ class CudaEngine:
                 raise RunError(f"{name} must be a torch tensor, got {type(tensor).__name__}")
 
     def empty(self, shape, dtype):
-        """A new tensor on the device."""
+        """A new tensor of `shape` and of a torch dtype on the device, its values whatever they are."""
         return torch.empty(shape, dtype=dtype, device=self.device)
 
     def launch(self, planned, q, k, v, out, lse) -> None:
-        """Queue the kernel on the current stream. Raises `RunError` before anything is queued."""
+        """Queue the kernel on the current stream, and the merge after it where the plan needs one.
+
+        Args:
+            planned: the plan in force.
+            q, k, v, out, lse: as `KernelHandle.run` takes them.
+
+        Raises:
+            RunError: tensors that do not match the plan; nothing was queued. RuntimeError: an error of CUDA.
+        """
         stream = raw_stream(self._index)
         if stream != self._planned_on:
             self._meet(stream)

@@ -54,7 +54,7 @@ class HostEngine:
                 raise RunError(f"{name} has layout {tensor.layout}, kernels read torch.strided: use .to_dense()")
 
     def empty(self, shape, dtype):
-        """A new tensor on the host."""
+        """A new tensor of `shape` and of a torch dtype on the host, its values whatever they are."""
         return torch.empty(shape, dtype=dtype)
 
     def launch(self, planned, q, k, v, out, lse) -> None:

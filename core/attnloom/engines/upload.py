@@ -18,7 +18,10 @@ class Upload:
 
     Args:
         device: the CUDA device.
-        nbytes: what the buffer holds at first; it grows while no graph has captured its address.
+        nbytes: bytes that the buffer holds at first; it grows while no graph has captured its address.
+
+    Attributes:
+        captured: whether one has.
     """
 
     def __init__(self, device: torch.device, nbytes: int):
@@ -39,7 +42,12 @@ class Upload:
         return self._buffer.numel()
 
     def send(self, planned, stream: int, device_kv_len=None) -> None:
-        """Queue the upload of a plan and its index on `stream`; sets `plan` and `device_index` of its arguments.
+        """Queue the upload of a plan and its index.
+
+        Args:
+            planned: the plan, whose `args.plan`, `device_index`, `num_workers` and `merge_pass` are set.
+            stream: a `cudaStream_t`, as a number.
+            device_kv_len: int32 `[num_requests]` of the device, in place of the index's lengths, or none.
 
         Raises:
             PlanError: it needs more than a captured buffer holds. MemoryError, torch.OutOfMemoryError: no memory.
@@ -68,7 +76,7 @@ class Upload:
             )
 
     def follow(self, stream: int) -> None:
-        """Let what comes next on `stream` wait for the newest upload."""
+        """Let what comes next on `stream` (a `cudaStream_t`, as a number) wait for the newest upload."""
         self._follow(self._ring, stream)
 
     def _send(self, planned, buffer, stream: int) -> int:
@@ -84,7 +92,16 @@ class Upload:
 
 
 def bytes_for_maxima(limits, *, group: int, num_qo_heads: int, workers: int, t_q: int, part_rows: int) -> int:
-    """What the largest plan within `limits`, and its index, can take; a start where they leave it open."""
+    """Bytes that the largest plan within `limits`, and its index, can take; a start where they leave it open.
+
+    Args:
+        limits: the wrapper's maxima.
+        group: query heads a kv head.
+        num_qo_heads: query heads.
+        workers: queues of a plan.
+        t_q: packed rows of the short tile class.
+        part_rows: rows of partial states.
+    """
     if limits.requests is None or limits.most_tokens is None:
         return _SLACK
     requests, tokens = limits.requests, limits.most_tokens
