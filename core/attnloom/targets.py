@@ -12,7 +12,7 @@ class HostTarget:
     """This machine's CPU.
 
     Attributes:
-        name: what kernels' names begin with, and the row of the cost table.
+        name: what kernels' names begin with.
         family: what a tile heuristic is asked for; `families` all that a given tile may be of.
         device: what a tile heuristic is told of where the kernel runs; `device_name` its model, empty where unknown.
         most_rows: packed rows that the tallest tile holds, none if any number.
