@@ -49,6 +49,12 @@ def test_what_was_too_large_is_told(arch):
 
 
 @pytest.mark.parametrize("arch", KIB)
+def test_no_family_is_told_that_the_device_lacks(arch):
+    tiles, _ = choice(arch)
+    assert any("wgmma" in reason for reason in tiles.why) == ("wgmma" in CudaTarget(arch).families)
+
+
+@pytest.mark.parametrize("arch", KIB)
 def test_a_query_token_fits_the_short_tile(arch):
     for group, rows in ((1, 16), (16, 16), (17, 32), (40, 64), (128, 128)):
         assert choice(arch, heads=(2 * group, 2))[0].short.t_q >= rows >= group
