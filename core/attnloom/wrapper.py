@@ -46,6 +46,10 @@ class AttentionWrapper:
         workspace: memory for partial states, to share between wrappers that run one after the other.
         name: what `torch.ops.attnloom.run` knows it by (none: a new one).
 
+    Attributes:
+        spec, device, num_workers, workspace, name: what is in force.
+        kernel: the `attnloom.kernel.Kernel` that runs, with its tiles.
+
     Raises:
         UnsupportedError: a device that is not there, or that no kernel runs on.
         PlanError: arguments of a wrong type, maxima below 0, more workers than the device holds at a time,
