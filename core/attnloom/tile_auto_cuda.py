@@ -8,7 +8,7 @@ from attnloom.tile import Tile, TileChoice, TileProblem
 
 SHORT_ROWS = (16, 32, 64, 128)
 TALL = (("wgmma", 128, 64), *(("mma", *size) for size in ((128, 64), (64, 64), (128, 32), (64, 32), (32, 32))))
-"""Tall tiles in the order they are tried, where the device has their family: more rows load K and V fewer times, more keys
+"""Tall tiles in the order they are tried, if the device has their family: more rows load K and V fewer times, more keys
 cost fewer barriers."""
 
 
@@ -18,8 +18,8 @@ def choose(problem: TileProblem) -> TileChoice:
     most = None if problem.max_qo_len is None else problem.max_qo_len * problem.group
     why = [f"short: {rows} packed rows, the smallest tile that holds a decode step of group {problem.group}"]
     tried: list[str] = []
-    tiles = [tile for tile in TALL if tile[0] in (problem.family, *problem.families) and tile[1] >= rows]
-    for family, tall_rows, keys in tiles:
+    talls = [tall for tall in TALL if tall[0] in (problem.family, *problem.families) and tall[1] >= rows]
+    for family, tall_rows, keys in talls:
         short, tall = Tile(rows, keys, family if tall_rows == rows else "mma"), Tile(tall_rows, keys, family)
         alone = tall_rows == rows or (most is not None and most <= rows)
         config, problem_text = _fit(problem, short, None if alone else tall)
@@ -29,7 +29,8 @@ def choose(problem: TileProblem) -> TileChoice:
         if alone:
             why.append(f"no tall class: {rows} rows hold all that meet")
         else:
-            why.append(f"tall: {family}, {tall_rows} packed rows x {keys} keys, the first that fits of {_listed(tiles)}")
+            first = f"the first that fits of {_listed(talls)}"
+            why.append(f"tall: {family}, {tall_rows} packed rows x {keys} keys, {first}")
         why.append(
             f"{problem.device}: {config.shared_bytes} of {config.shared_limit} bytes of shared memory, "
             f"{config.blocks} block(s) a multiprocessor, {config.rows_a_warp} rows in the registers of a warp"
