@@ -14,11 +14,13 @@ _FLOAT32_MAX = (2 - 2**-23) * 2.0**127
 
 
 def scale_of(name: str, value, num_kv_heads: int, device) -> tuple[int, float, int]:
-    """The fields of an `abi.Scale`. The caller keeps a tensor alive.
+    """The fields of an `abi.Scale`: the address of a tensor's values or 0, a number, and the elements from one head's
+    value to the next (0: one for all). The caller keeps a tensor alive.
 
     Args:
         name: `"k_scale"` or `"v_scale"`.
         value: a number, a float32 tensor `[1]` or `[num_kv_heads]` on `device`, or none.
+        num_kv_heads, device: of the wrapper.
 
     Raises:
         RunError: anything else.

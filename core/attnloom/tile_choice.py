@@ -17,8 +17,15 @@ from attnloom.tile import TileChoice, TileHeuristic, TileProblem
 def choose_tiles(spec: AttentionSpec, target, functors, plugins, max_qo_len=None, max_kv_len=None) -> TileChoice:
     """The tile classes of `spec` on `target`, with the trail of why.
 
-    A heuristic that raises, or returns what no kernel of the target has, is warned of once and the core's rule decides:
-    tiles change the time that a computation takes, never what it computes.
+    A heuristic that raises, or returns what no kernel of the target has, and a tile table that cannot be used are
+    warned of once and the core's rule decides: tiles change the time that a computation takes, never what it computes.
+
+    Args:
+        spec: what to compute.
+        target: a `HostTarget` or a `CudaTarget`.
+        functors: names that the composed variants define.
+        plugins: the `PluginSet` that a heuristic is looked up in.
+        max_qo_len, max_kv_len: the wrapper's maxima, in tokens of a request; none: no bound.
 
     Raises:
         UnsupportedError: tiles given by the spec that no kernel of the target has; or no rule knows the target.
