@@ -10,17 +10,7 @@ import numpy as np
 import pytest
 import torch
 from emulation.bench import KERNELS, same_bits
-
-HARDER = {
-    "window": 2.0,
-    "rope_d256": 2.0,
-    "wgmma_window": 2.0,
-    "e4m3": 2.0,
-    "e5m2": 2.0,
-    "wgmma_e4m3_rope": 4.0,
-    "sigmoid": 40.0,
-}
-"""How much more rounding a chain has, as in `tests/gpu`."""
+from gpu.bench import HARDER
 
 BATCHES = {
     "decode": ([(1, 130), (1, 0), (1, 17), (1, 64)], 1),
@@ -30,13 +20,19 @@ BATCHES = {
 """Requests `(qo_len, kv_len)` and the page size."""
 
 
+def rounding(kernel):
+    """How much more of it a kernel has, as on a device."""
+    _, name, _ = KERNELS[kernel]
+    return HARDER.get(name, 1.0)
+
+
 @pytest.mark.parametrize("batch", BATCHES)
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_batches(bench, rng, kernel, batch):
     wrapper = bench.wrapper(kernel)
     index, host, data = bench.batch(rng, wrapper.spec, *BATCHES[batch])
     scales = {"k_scale": 0.5, "v_scale": 1.5} if wrapper.spec.kv_dtype.startswith("float8") else {}
-    bench.check(wrapper, index, host, data, scale=HARDER.get(kernel, 1.0), **scales)
+    bench.check(wrapper, index, host, data, scale=rounding(kernel), **scales)
 
 
 @pytest.mark.parametrize("num_workers", (1, 3, 40))
@@ -101,7 +97,7 @@ def test_shared_prefixes(bench, radix_index, rng, kernel, form):
     index, pages = radix_index(rng, [(0, 1, 40)] * 6 + [(1, 5, 90), (2, 33, 40)], roots=(20, 6, 0))
     data = bench.tensors(rng, wrapper.spec, index, pages)
     index = index.single if form == "single" else attrs.evolve(index, single=None)
-    bench.check(wrapper, index, index, data, scale=HARDER.get(kernel, 1.0))
+    bench.check(wrapper, index, index, data, scale=rounding(kernel))
     assert wrapper._plan.args.merge_pass == (form == "composed")
 
 
@@ -115,7 +111,7 @@ def test_trees(bench, rng, kernel):
         parents=[[-1, 0, 0, 1, 1, 2, 5], [-1, 0, 1, 2], [-1, -1, 0]],
         block_tables=rng.permutation(60).astype(np.int32).reshape(3, 20),
     )
-    bench.check(wrapper, index, index, bench.tensors(rng, wrapper.spec, index, 60), scale=HARDER.get(kernel, 1.0))
+    bench.check(wrapper, index, index, bench.tensors(rng, wrapper.spec, index, 60), scale=rounding(kernel))
 
 
 def test_masks(bench, rng):

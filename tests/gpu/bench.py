@@ -8,6 +8,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import attnloom
+import attrs
 import numpy as np
 import torch
 from attnloom import jit, reference
@@ -15,6 +16,9 @@ from attnloom.dtypes import torch_dtype
 
 TOLERANCE = {"float32": 4e-3, "float16": 4e-3, "bfloat16": 2.5e-2}
 """Of the output; q, K and V are of half precision in every kernel, and weights are rounded to it."""
+
+HARDER = {"window": 2.0, "e4m3": 2.0, "e5m2": 2.0, "e4m3_rope": 4.0, "sigmoid": 40.0, "qk_norm": 2.0}
+"""How much more rounding a spec has: transformed keys are rounded again, sigmoid sums without normalising."""
 
 SPECS = {
     "causal": {"variants": ["causal"]},
@@ -87,8 +91,6 @@ class Bench:
         return index, host, len(pages)
 
     def _on_host(self, index):
-        import attrs
-
         levels = [attrs.evolve(level, indices=level.indices.cpu()) for level in index.levels]
         return attrs.evolve(index, levels=levels)
 
@@ -142,6 +144,15 @@ class Bench:
         assert_close(out, expected, bound, "out")
         if lse is not None:
             assert_close(lse, expected_lse, max(bound / 4, 2e-3), "lse")
+
+
+def two_levels(prefix, requests, own=5):
+    """An index of two levels, with no single form that a plan could choose by its costs: pages shared, and some own."""
+    tables = [[*range(prefix), *range(prefix + own * row, prefix + own * (row + 1))] for row in range(requests)]
+    kv_lens = [16 * (prefix + own)] * requests
+    index = attnloom.storage_format("radix_tree").build_index([1] * requests, kv_lens, 16, block_tables=tables)
+    assert len(index.levels) == 2
+    return attrs.evolve(index, single=None), prefix + own * requests
 
 
 def assert_close(given, expected, bound, name):

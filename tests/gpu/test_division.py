@@ -1,12 +1,10 @@
 """Division in lowered mods is correctly rounded on the device too, where the compiler may approximate a quotient."""
 
 import ctypes
-import shutil
-import subprocess
 
-import pytest
 import torch
-from attnloom.jit.launcher import CORE_INCLUDE
+from attnloom import jit
+from attnloom.targets import target_of
 
 SOURCE = """
 #include <attnloom/mods.h>
@@ -14,28 +12,17 @@ __global__ void quotients(const float* a, const float* b, float* out, int n) {
   const int i = blockIdx.x * blockDim.x + threadIdx.x;
   if (i < n) out[i] = attnloom::mods::div(a[i], b[i]);
 }
-extern "C" int divide(const float* a, const float* b, float* out, int n) {
+extern "C" __attribute__((visibility("default"))) int divide(const float* a, const float* b, float* out, int n) {
   quotients<<<(n + 255) / 256, 256>>>(a, b, out, n);
   return cudaDeviceSynchronize();
 }
 """
 
 
-def test_quotients_are_those_of_torch(tmp_path):
-    nvcc = shutil.which("nvcc") or pytest.skip("needs nvcc")
-    (tmp_path / "division.cu").write_text(SOURCE)
-    arch = "sm_" + "".join(map(str, torch.cuda.get_device_capability()))
-    command = [
-        nvcc,
-        "-std=c++20",
-        "-prec-div=false",
-        f"-arch={arch}",
-        "-shared",
-        "-Xcompiler=-fPIC",
-        f"-I{CORE_INCLUDE}",
-    ]
-    subprocess.run([*command, "division.cu", "-o", "division.so"], cwd=tmp_path, check=True)
-    library = ctypes.CDLL(str(tmp_path / "division.so"))
+def test_quotients_are_those_of_torch(bench):
+    sources = {"division.cu": SOURCE}
+    unit = jit.CompileUnit(name="division", kind="test", sources=sources, include_dirs=jit.include_dirs())
+    library = ctypes.CDLL(str(jit.build(unit, target_of(bench.device).toolchain(False)).path))
     generator = torch.Generator(device="cuda").manual_seed(0)
     bits = torch.randint(-(1 << 31), 1 << 31, (2, 1 << 24), device="cuda", generator=generator, dtype=torch.int64)
     bits[1, ::8] |= 0x7FFFFF

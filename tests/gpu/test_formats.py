@@ -7,6 +7,7 @@ import attrs
 import numpy as np
 import pytest
 import torch
+from gpu.bench import HARDER
 
 
 @pytest.mark.parametrize("name", ["causal", "window", "sigmoid"])
@@ -24,9 +25,8 @@ def test_shared_prefixes(bench, radix_index, rng, name, requests):
     index, pages = radix_index(rng, requests, roots=(40, 6, 0))
     assert len(index.levels) > 1
     data = bench.tensors(rng, spec, index, pages)
-    scale = {"window": 2.0, "sigmoid": 40.0}.get(name, 1.0)
     for form in (index, attrs.evolve(index, single=None), index.single):
-        bench.check(wrapper, form, form, data, scale=scale)
+        bench.check(wrapper, form, form, data, scale=HARDER.get(name, 1.0))
 
 
 def test_speculation_trees(bench, rng):

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import attnloom
-import attrs
 import numpy as np
 import pytest
 import torch
 from attnloom.errors import PlanError
+from gpu.bench import two_levels
 
 LIMITS = {"max_requests": 24, "max_tokens": 48, "max_qo_len": 16, "max_kv_len": 900, "max_pages": 1400}
 
@@ -64,17 +64,8 @@ def batches(bench, rng):
     yield bench.paged(rng, [(16, 400), (8, 70), (1, 3)], 16, on_device=True)
     yield bench.paged(rng, [(1, 60)] * 24, 16)
     yield bench.paged(rng, [(2, 600), (0, 30), (5, 5)], 16)
-    index, pages = prefixes(rng)
+    index, pages = two_levels(40, 20, own=4)
     yield index, index, pages
-
-
-def prefixes(rng):
-    """An index of two levels, with no single form that a plan could choose by its costs."""
-    prefix = rng.permutation(np.arange(200, 300))[:40].tolist()
-    tables = [[*prefix, *range(4 * row, 4 * row + 4)] for row in range(20)]
-    index = attnloom.storage_format("radix_tree").build_index([1] * 20, [700] * 20, 16, block_tables=tables)
-    assert len(index.levels) == 2
-    return attrs.evolve(index, single=None), 300
 
 
 def test_one_graph_serves_every_batch(bench, rng):

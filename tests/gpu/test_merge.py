@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import attnloom
-import attrs
 import pytest
 import torch
 from attnloom.errors import PlanError
+from gpu.bench import two_levels
 
 SPLIT = {
     "two parts": [(1, 300)] * 9,
@@ -40,15 +40,6 @@ def test_every_number_of_parts(bench, rng):
     assert min(seen) == 1 and any(16 < parts <= 32 for parts in seen) and max(seen) > 32, seen
 
 
-def composed(prefix, requests, own=5):
-    """An index of two levels, with no single form that a plan could choose by its costs: pages shared, and some own."""
-    tables = [[*range(prefix), *range(prefix + own * row, prefix + own * (row + 1))] for row in range(requests)]
-    kv_lens = [16 * (prefix + own)] * requests
-    index = attnloom.storage_format("radix_tree").build_index([1] * requests, kv_lens, 16, block_tables=tables)
-    assert len(index.levels) == 2
-    return attrs.evolve(index, single=None), prefix + own * requests
-
-
 def test_a_graph_of_one_launch_serves_one_level(bench, rng):
     wrapper = attnloom.AttentionWrapper(bench.spec("causal"), "cuda")
     index, host, data = bench.batch(rng, wrapper.spec, [(1, 900)] * 20)
@@ -58,7 +49,7 @@ def test_a_graph_of_one_launch_serves_one_level(bench, rng):
     with torch.cuda.graph(graph):
         wrapper.run(data.dq, data.kv, out=out, lse=lse)
     with pytest.raises(PlanError, match="has 2 levels, but a CUDA graph has captured a run of one"):
-        wrapper.plan(composed(50, 20)[0])
+        wrapper.plan(two_levels(50, 20)[0])
     out.fill_(float("nan"))
     graph.replay()
     bench.compare(wrapper, host, data, out, lse)
@@ -66,7 +57,7 @@ def test_a_graph_of_one_launch_serves_one_level(bench, rng):
 
 def test_levels_are_merged_by_a_launch_of_their_own(bench, rng):
     wrapper = bench.wrapper(bench.spec("causal"))
-    index, pages = composed(300, 24)
+    index, pages = two_levels(300, 24)
     data = bench.tensors(rng, wrapper.spec, index, pages)
     out, lse = bench.check(wrapper, index, index, data, scale=2)
     assert wrapper._plan.args.merge_pass

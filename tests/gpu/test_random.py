@@ -6,14 +6,12 @@ import attnloom
 import numpy as np
 import pytest
 import torch
+from gpu.bench import HARDER
 
 GROUPS = (1, 2, 3, 4, 5, 6, 7, 8, 16)
 LAYOUTS = ("plain", "fused", "hnd", "layers", "padded")
 PAGES = (1, 3, 16, 64)
 EDGES = (0, 1, 15, 16, 17, 63, 64, 65, 128)
-HARDER = {"window": 2.0, "e4m3": 2.0, "e5m2": 2.0, "e4m3_rope": 4.0, "sigmoid": 40.0, "qk_norm": 2.0}
-"""How much more rounding a chain has: transformed keys are rounded again, sigmoid sums without normalising."""
-
 NAMES = (
     "causal", "plain", "soft_cap", "window", "alibi", "sigmoid", "qk_norm", "e4m3", "e5m2", "e4m3_rope",
     "d80", "d96", "d112", "d192", "d256", "rows32", "rows64",
