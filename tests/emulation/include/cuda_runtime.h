@@ -14,9 +14,6 @@
 #define __align__(bytes)
 #define __builtin_assume(condition) static_cast<void>(0)
 
-struct alignas(8) int2 {
-  int x, y;
-};
 struct alignas(8) float2 {
   float x, y;
 };

@@ -162,14 +162,11 @@ inline float* first_of(std::initializer_list<float*> c) {
   return *c.begin();
 }
 
-template <class T>
-float wide_of(uint32_t bits) { return T{static_cast<uint16_t>(bits)}; }
-
 // c = a b or c += a b, operands in shared memory.
 template <class T, int N, bool Transposed>
 void multiply_shared(std::initializer_list<float*> c, uint64_t a, uint64_t b, bool add) {
   meet_warp(Share{first_of(c), {}}, "wgmma", [=](const Share* all) {
-    Product product{{}, add, false, Transposed, a, b, N, warp() % 4, wide_of<T>, {}, {}};
+    Product product{{}, add, false, Transposed, a, b, N, warp() % 4, low_of<T>, {}, {}};
     std::copy(all, all + 32, product.shares);
     begin_product(products_of_warp(), std::move(product));
   });
@@ -180,7 +177,7 @@ template <class T, int N, bool Transposed>
 void multiply_registers(std::initializer_list<float*> c, const uint32_t& a0, const uint32_t& a1, const uint32_t& a2,
                         const uint32_t& a3, uint64_t b) {
   meet_warp(Share{first_of(c), {&a0, &a1, &a2, &a3}}, "wgmma", [=](const Share* all) {
-    Product product{{}, true, true, Transposed, 0, b, N, warp() % 4, wide_of<T>, {}, {}};
+    Product product{{}, true, true, Transposed, 0, b, N, warp() % 4, low_of<T>, {}, {}};
     std::copy(all, all + 32, product.shares);
     begin_product(products_of_warp(), std::move(product));
   });
