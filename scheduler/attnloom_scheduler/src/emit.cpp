@@ -7,11 +7,11 @@
 namespace attnloom::scheduler {
 namespace {
 
-constexpr std::align_val_t kAlign{64};
+constexpr std::align_val_t kAlign{kPlanAlign};
 
-int64_t aligned(int64_t bytes) { return ceil_div(bytes, 64) * 64; }
+int64_t aligned(int64_t bytes) { return ceil_div(bytes, kPlanAlign) * kPlanAlign; }
 
-// Sections of the plan, each from a multiple of 64 bytes. The gaps between are zero: equal plans are equal bytes.
+// Sections of the plan. The gaps between are zero: equal plans are equal bytes.
 struct Layout {
   int64_t end = 0;
   int64_t gaps[8];

@@ -5,6 +5,7 @@
 namespace attnloom {
 
 constexpr int32_t kPlanAbi = 2;
+constexpr int kPlanAlign = 64;  // a plan and its sections begin at multiples of so many bytes
 
 enum ItemFlags : uint16_t {
   kItemPartial = 1,   // writes (O~, m, d) to the workspace; otherwise the item is its rows' only one and writes through
@@ -12,8 +13,9 @@ enum ItemFlags : uint16_t {
 };
 
 // One unit of work: `q_tokens` query tokens of one block row, heads [head0, head0 + heads), keys [kv_begin, kv_end) of
-// the row; the packed rows are at most the t_q of its tile class. kv_begin is a multiple of t_kv, kv_end one or the end of the row; keys between that no token may see are the
-// kernel's to skip (a window and its sink are one item). kv_begin == kv_end: no keys, the rows are still written.
+// the row; the packed rows are at most the t_q of its tile class. kv_begin is a multiple of t_kv, kv_end one or the end
+// of the row; keys between that no token may see are the kernel's to skip (a window and its sink are one item).
+// kv_begin == kv_end: no keys, the rows are still written.
 struct Item {
   int64_t page_begin;  // where the block row starts in the level's indices
   int32_t q_begin;     // first entry of level.row_tokens, or first token where row_tokens is null
@@ -37,7 +39,7 @@ struct Item {
 };
 static_assert(sizeof(Item) == 64);
 
-// Where a worker begins: all it needs to is one load away.
+// Where a worker begins: one load away from all that it needs for that.
 struct WorkerQueue {
   Item first;     // q_tokens == 0: the worker has none
   int32_t next;   // its others are items [next, end)
@@ -59,7 +61,7 @@ struct PlanHeader {
   int32_t t_kv[2];
   int32_t fused_merge;   // 1: an item's rows have all their parts in common, and whoever writes the last of them may merge
                          // them; 0: rows of one item meet in different items
-  int64_t workers;       // WorkerQueue[num_workers]
+  int64_t workers;       // WorkerQueue[num_workers], the first section: it follows the header
   int64_t items;         // Item[]: all but the first of each worker
   int64_t merge_token;   // int32[num_merge]
   int64_t merge_head;    // int32[num_merge]

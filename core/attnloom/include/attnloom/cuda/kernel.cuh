@@ -2,7 +2,6 @@
 #pragma once
 #include <cuda_runtime.h>
 
-#include <cstddef>
 #include <cstdio>
 
 #include "../host/ranges.h"
@@ -32,7 +31,7 @@ struct Shared {
 };
 
 // Where the scheduler puts the queues: known before the header has come in.
-constexpr int kWorkers = (sizeof(PlanHeader) + 63) / 64 * 64;
+constexpr int kWorkers = (sizeof(PlanHeader) + kPlanAlign - 1) / kPlanAlign * kPlanAlign;
 
 template <class S>
 constexpr int tile_bytes() {
@@ -121,23 +120,26 @@ __global__ __launch_bounds__(S::threads, S::blocks) void attention_kernel(const 
   }
 }
 
-// How many blocks of each kernel a device holds.
+// How many blocks of each kernel a device holds, and whether a kernel may begin there before the one before it has ended.
 struct Grid {
   int status, attention, merge;
+  bool overlaps;
 };
 
 template <class S, class V>
 Grid find_grid(int device) {
   Grid grid{};
-  int now = 0, processors = 0, blocks = 0;
+  int now = 0, processors = 0, blocks = 0, major = 0;
   const auto ok = [&grid](cudaError_t e) { return grid.status == 0 ? (grid.status = e) == cudaSuccess : false; };
   if (!ok(cudaGetDevice(&now)) || !ok(cudaSetDevice(device))) return grid;
   if (ok(cudaFuncSetAttribute(attention_kernel<S, V>, cudaFuncAttributeMaxDynamicSharedMemorySize, tile_bytes<S>())) &&
       ok(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device)) &&
+      ok(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device)) &&
       ok(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, attention_kernel<S, V>, S::threads, tile_bytes<S>()))) {
     if (blocks == 0) grid.status = cudaErrorLaunchOutOfResources;
     grid.attention = processors * blocks;
     grid.merge = processors * 4;
+    grid.overlaps = major >= 9;
   }
   cudaSetDevice(now);
   return grid;
@@ -149,7 +151,7 @@ constexpr int kMaxDevices = 64;
 template <class S, class V>
 Grid grid_of(int device) {
   static Grid known[kMaxDevices];
-  if (device < 0 || device >= kMaxDevices) return {cudaErrorInvalidDevice, 0, 0};
+  if (device < 0 || device >= kMaxDevices) return {cudaErrorInvalidDevice};
   if (known[device].attention == 0) known[device] = find_grid<S, V>(device);
   return known[device];
 }
@@ -175,10 +177,8 @@ int run(const RunArgs& args, cudaStream_t stream) {
     cudaLaunchAttribute early[1];
     early[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     early[0].val.programmaticStreamSerializationAllowed = 1;
-    int major = 0;
-    cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, args.device);
     config.attrs = early;
-    config.numAttrs = major >= 9 ? 1 : 0;
+    config.numAttrs = grid.overlaps ? 1 : 0;
     status = cudaLaunchKernelEx(&config, merge_kernel<S, V>, args, params);
   }
   if (before != args.device) cudaSetDevice(before);
