@@ -69,7 +69,7 @@ struct RunArgs {
   int32_t num_kv_heads;
   int32_t head_dim;
   int32_t head_dim_v;
-  int32_t dtype;     // q and out
+  int32_t dtype;  // of q
   int32_t kv_dtype;
   int32_t out_dtype;
   int32_t min_pages;  // pages that the index refers to, at least as many the caches must have; 0: unchecked

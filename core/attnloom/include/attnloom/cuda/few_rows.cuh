@@ -129,8 +129,8 @@ struct FewRows {
 #pragma unroll
         for (int i = 0; i < S::slices; i++) {
           const Slice& keys = found[S::slices == 2 ? i : !first];
-          copy_keys<S, typename S::StoredKTile>(source, keys, k + i * kSlice * S::StoredKTile::row_bytes);
-          copy_values<S, typename S::StoredVTile>(source, keys, v + i * kSlice * S::StoredVTile::row_bytes);
+          copy_keys<S>(source, keys, k + i * kSlice * S::StoredKTile::row_bytes);
+          copy_values<S>(source, keys, v + i * kSlice * S::StoredVTile::row_bytes);
         }
         __syncwarp();
         ahead = part_after(seen, ahead);
@@ -209,7 +209,7 @@ struct FewRows {
     for (int w = 0; w < S::warps; w++) whole.m = fmaxf(whole.m, md[2 * (w * Tile::t_q + r)]);
 #pragma unroll
     for (int w = 0; w < S::warps; w++) {
-      weight[w] = V::use_softmax ? fast_exp2((md[2 * (w * Tile::t_q + r)] - whole.m) * units.step) : 1.0f;
+      weight[w] = V::use_softmax ? exp2((md[2 * (w * Tile::t_q + r)] - whole.m) * units.step) : 1.0f;
       whole.d += weight[w] * md[2 * (w * Tile::t_q + r) + 1];
     }
     Row<Map> row;

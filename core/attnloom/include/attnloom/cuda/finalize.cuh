@@ -1,14 +1,10 @@
 // What happens to an output row once, when its state is whole; and how partial states are written.
 #pragma once
+#include "../scale.h"
 #include "../state.h"
 #include "row_map.cuh"
-#include "rows.cuh"
 
 namespace attnloom::cuda {
-
-ATTNLOOM_DEVICE float head_scale(const Scale& scale, int head) {
-  return scale.values == nullptr ? scale.number : scale.values[head * scale.stride];
-}
 
 // Two neighbouring elements of the output.
 template <DType T>

@@ -116,8 +116,8 @@ struct Place {
   // Writes where key lane_id() % 16 of `slice` lies in K and in V.
   template <class S>
   ATTNLOOM_DEVICE void put_down(const RunArgs& args, Slice& slice) const {
-    put<S, typename S::KTile, 0>(slice, stride_units<S>(args.k.stride_page), stride_units<S>(args.k.stride_slot));
-    put<S, typename S::VTile, 1>(slice, stride_units<S>(args.v.stride_page), stride_units<S>(args.v.stride_slot));
+    put<S, typename S::StoredKTile, 0>(slice, stride_units<S>(args.k.stride_page), stride_units<S>(args.k.stride_slot));
+    put<S, typename S::StoredVTile, 1>(slice, stride_units<S>(args.v.stride_page), stride_units<S>(args.v.stride_slot));
   }
   // The same for tiles KTile and VTile, half a warp each.
   template <class S, class KTile, class VTile>
@@ -135,8 +135,8 @@ struct Place {
   }
 };
 
-// Copies one of each pair of rows (of K: 0, of V: 1) of 16 keys, zeros where there is no key. Rows that are narrower than
-// their places are laid into the upper ends of these.
+// Copies 16 rows of K (Which: 0) or of V (1), zeros where there is no key. Rows that are narrower than their places are
+// laid into the upper ends of these.
 template <class Tile, int RowBytes, int Which>
 ATTNLOOM_DEVICE void copy_rows(const char* base, const Slice& slice, uint32_t to) {
   constexpr int pieces = RowBytes / 16, all = kSlice * pieces, first = Tile::pieces - pieces;
@@ -175,14 +175,14 @@ ATTNLOOM_DEVICE void copy_rows(const char* base, const Slice& slice, uint32_t to
   }
 }
 
-// Asks for the keys, or values, of a slice; `k` and `v` are where row 0 of it goes.
-template <class S, class Tile = typename S::KTile>
+// Asks for the keys, or values, of a slice as the cache stores them; `k` and `v` are where row 0 of it goes.
+template <class S>
 ATTNLOOM_DEVICE void copy_keys(const Source<S>& source, const Slice& slice, uint32_t k) {
-  copy_rows<Tile, S::head_dim * S::key_bytes, 0>(source.keys(), slice, k);
+  copy_rows<typename S::StoredKTile, S::head_dim * S::key_bytes, 0>(source.keys(), slice, k);
 }
-template <class S, class Tile = typename S::VTile>
+template <class S>
 ATTNLOOM_DEVICE void copy_values(const Source<S>& source, const Slice& slice, uint32_t v) {
-  copy_rows<Tile, S::head_dim_v * S::key_bytes, 1>(source.values(), slice, v);
+  copy_rows<typename S::StoredVTile, S::head_dim_v * S::key_bytes, 1>(source.values(), slice, v);
 }
 
 // Where the keys of an item stand in their sequence: consecutive, or listed. Listed ones are looked up as keys are copied.

@@ -2,7 +2,6 @@
 // In a fragment, lane 4 g + c holds elements 2 c, 2 c + 1 (and 2 c + 8, 2 c + 9) of rows g and g + 8.
 #pragma once
 #include "../args.h"
-#include "../fn.h"
 
 namespace attnloom::cuda {
 
@@ -75,13 +74,6 @@ ATTNLOOM_DEVICE void load_matrices_transposed(uint32_t (&x)[4], uint32_t address
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
                : "r"(address));
-}
-
-// 2^x on the fast unit: 2 ulp, 0 where the result would be subnormal.
-ATTNLOOM_DEVICE float fast_exp2(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
 }
 
 // Over the four lanes that hold a row of a fragment.

@@ -223,7 +223,7 @@ ATTNLOOM_DEVICE Rescale<M> follow(const float (&s)[M][N][4], State16<S, V, M>& s
       for (int h = 0; h < 2; h++) {
         const float m = quad_max(top[i][h]), before = state.m[i][h];
         if ((m - before) * step > kMost) state.m[i][h] = m - kUsual / step;
-        rescale.alpha[i][h] = fast_exp2((before - state.m[i][h]) * step);
+        rescale.alpha[i][h] = exp2((before - state.m[i][h]) * step);
         state.d[i][h] *= rescale.alpha[i][h];
       }
   }
@@ -243,8 +243,8 @@ ATTNLOOM_DEVICE void take_weights(const float (&s)[M][N][4], Weights<M, N>& p, S
       for (int t = 0; t < N; t++) {
         float a = s[i][t][2 * h], b = s[i][t][2 * h + 1];
         if constexpr (V::use_softmax) {
-          a = fast_exp2(fmaf(a, step, -from));
-          b = fast_exp2(fmaf(b, step, -from));
+          a = exp2(fmaf(a, step, -from));
+          b = exp2(fmaf(b, step, -from));
           sum += a + b;
         }
         p[i][t / 2][t % 2 * 2 + h] = pack<T>(a, b);

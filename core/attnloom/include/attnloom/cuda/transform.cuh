@@ -123,7 +123,7 @@ struct SliceTransforms {
 
 // Makes the 16 keys, or values, from ordinal `first` on ready for the products, in shared memory, after their copy has
 // come in.
-template <class S, class V, class Tile = typename S::KTile>
+template <class S, class V, class Tile>
 ATTNLOOM_DEVICE void prepare_keys(char* memory, const typename V::Params& params, const KeySite<V>& site,
                                   const Positions& positions, int first, const int* noted) {
   const SliceTransforms<V> transforms{params, site, positions, first, noted};
@@ -131,7 +131,7 @@ ATTNLOOM_DEVICE void prepare_keys(char* memory, const typename V::Params& params
     transform_rows<S::T, S::kv, S::head_dim, Tile>(memory, [&](int row, auto& view) { transforms.key(row, view); });
   else if constexpr (S::narrow) widen_rows<S::T, S::kv, S::head_dim, Tile>(memory);
 }
-template <class S, class V, class Tile = typename S::VTile, class Seen>
+template <class S, class V, class Tile, class Seen>
 ATTNLOOM_DEVICE void prepare_values(char* memory, const typename V::Params& params, const KeySite<V>& site,
                                     const Positions& positions, int first, const int* noted, const Seen& seen) {
   const SliceTransforms<V> transforms{params, site, positions, first, noted};

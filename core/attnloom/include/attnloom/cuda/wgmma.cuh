@@ -1,6 +1,8 @@
 // Warpgroup verbs of Hopper's tensor cores: asynchronous products of 64 rows by four warps, operands in shared memory as
 // `Blocked` lays them out. Warp w holds rows 16 w to 16 w + 15 of a result, in the fragments of mma.cuh.
 #pragma once
+#include <type_traits>
+
 #include "mma.cuh"
 
 namespace attnloom::cuda {
@@ -24,19 +26,14 @@ ATTNLOOM_DEVICE void wait_products() {
 }
 
 // Keeps what is written to and read from registers on its side of the products around it.
-template <int N>
-ATTNLOOM_DEVICE void settle(float (&x)[N][4]) {
+template <class T, int N>
+ATTNLOOM_DEVICE void settle(T (&x)[N][4]) {
 #pragma unroll
   for (int t = 0; t < N; t++)
 #pragma unroll
-    for (int e = 0; e < 4; e++) asm volatile("" : "+f"(x[t][e])::"memory");
-}
-template <int N>
-ATTNLOOM_DEVICE void settle(uint32_t (&x)[N][4]) {
-#pragma unroll
-  for (int t = 0; t < N; t++)
-#pragma unroll
-    for (int e = 0; e < 4; e++) asm volatile("" : "+r"(x[t][e])::"memory");
+    for (int e = 0; e < 4; e++)
+      if constexpr (std::is_same_v<T, float>) asm volatile("" : "+f"(x[t][e])::"memory");
+      else asm volatile("" : "+r"(x[t][e])::"memory");
 }
 
 #define ATTNLOOM_REGISTERS_32                                                                                        \

@@ -1,14 +1,11 @@
 // What happens to an output row once, when its state is whole.
 #pragma once
+#include "../scale.h"
 #include "../state.h"
 #include "rows.h"
 #include "shape.h"
 
 namespace attnloom::host {
-
-ATTNLOOM_FN float head_scale(const Scale& scale, int head) {
-  return scale.values == nullptr ? scale.number : scale.values[head * scale.stride];
-}
 
 // Joins row_init, normalises, applies the scale of V and output_transform, and writes the row of O and its LSE.
 template <class S, class V>
