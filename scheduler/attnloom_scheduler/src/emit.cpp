@@ -70,44 +70,37 @@ class MergeLists {
  private:
   // In plain decode the partials of one token and kv head follow each other, tokens and heads ascending: a run.
   bool parts_lie_in_order() const {
-    if (!job_.rows_of_token.empty() || job_.input->batch_invariant_chunk) return false;
-    for (const int32_t p : partition_.partials) {
-      if (job_.tiles[partition_.pieces[p].tile].q_tokens != 1) return false;
-    }
-    return true;
+    return partition_.parts_of_one_token && job_.rows_of_token.empty() && !job_.input->batch_invariant_chunk;
   }
-
-  bool same_run(const Piece& a, const Piece& b) const { return a.tile == b.tile && a.head0 == b.head0; }
 
   void number_runs() {
     const Piece* last = nullptr;
     for (const int32_t p : partition_.partials) {
       Piece& piece = partition_.pieces[p];
-      const bool goes_on = last && same_run(*last, piece);
+      const bool goes_on = last && last->tile == piece.tile && last->head0 == piece.head0;
       piece.merge_id = goes_on ? last->merge_id : num_merge_;
       if (!goes_on) num_merge_ += static_cast<int32_t>(piece.heads * group_);
       last = &piece;
     }
   }
 
+  // The rows of a run lie in the workspace as in the merge list: part by part there, row by row here.
   void write_runs(int32_t* merge_token, int32_t* merge_head, int32_t* merge_indptr, int32_t* merge_part) const {
     const std::vector<int32_t>& partials = partition_.partials;
     int32_t place = 0;
     for (size_t begin = 0, end = 0; begin < partials.size(); begin = end) {
       const Piece& first = partition_.pieces[partials[begin]];
-      while (end < partials.size() && same_run(first, partition_.pieces[partials[end]])) ++end;
+      while (end < partials.size() && partition_.pieces[partials[end]].merge_id == first.merge_id) ++end;
       const int32_t parts = static_cast<int32_t>(end - begin), rows = first.heads * static_cast<int32_t>(group_);
       const int32_t token = job_.tiles[first.tile].q_begin, head = first.head0 * static_cast<int32_t>(group_);
+      const int32_t rows_end = place + parts * rows;
       for (int32_t row = 0; row < rows; ++row) {
         *merge_token++ = token;
         *merge_head++ = head + row;
+        for (int32_t part_row = place + row; part_row < rows_end; part_row += rows) *merge_part++ = part_row;
         *++merge_indptr = place + (row + 1) * parts;
       }
-      for (int32_t i = 0; i < parts; ++i) {
-        const int32_t part_row = partition_.pieces[partials[begin + i]].part_row;
-        for (int32_t row = 0; row < rows; ++row) merge_part[place + row * parts + i] = part_row + row;
-      }
-      place += rows * parts;
+      place = rows_end;
     }
   }
 
@@ -146,7 +139,7 @@ class MergeLists {
 
   int64_t first_key(const Piece& piece) const {
     const Tile& tile = job_.tiles[piece.tile];
-    return index_.levels[tile.level].kv_start[tile.row] + tile.kv_begin(piece.first);
+    return index_.levels[tile.level].kv_start[tile.level_row] + tile.begin_of(piece.first);
   }
 
   bool levels_ascend() {
@@ -154,8 +147,8 @@ class MergeLists {
     s_.seen_up_to.assign(index_.num_tokens, 0);
     for (const Tile& tile : job_.tiles) {
       const LevelView& level = index_.levels[tile.level];
-      const int64_t first_key = level.kv_start[tile.row] + tile.kv_begin(tile.first);
-      const int64_t last_begin = level.kv_start[tile.row] + tile.kv_begin(std::max(tile.first, tile.last - 1));
+      const int64_t first_key = level.kv_start[tile.level_row] + tile.begin_of(tile.first);
+      const int64_t last_begin = level.kv_start[tile.level_row] + tile.begin_of(std::max(tile.first, tile.last - 1));
       for (int32_t i = 0; i < tile.q_tokens; ++i) {
         int32_t& seen = s_.seen_up_to[token_at(level, tile, i)];
         if (first_key < seen) return false;
@@ -222,46 +215,17 @@ class MergeLists {
   bool in_order_ = false;
 };
 
-// Writes items; pieces of one tile often follow each other, so that what they share is looked up once.
-class ItemWriter {
- public:
-  explicit ItemWriter(const Job& job) : job_(job) {}
-
-  void write(const Piece& piece, Item& item) {
-    const Tile& tile = job_.tiles[piece.tile];
-    if (piece.tile != tile_) look_up(piece.tile, tile);
-    item = shared_;
-    item.kv_begin = static_cast<int32_t>(tile.kv_begin(piece.first));
-    item.kv_end = std::max(item.kv_begin, static_cast<int32_t>(tile.kv_end(piece.last)));
-    item.part_row = piece.part_row;
-    item.merge_id = piece.merge_id;
-    item.head0 = static_cast<uint16_t>(piece.head0);
-    item.heads = static_cast<uint16_t>(piece.heads);
-    const bool whole_row = item.kv_begin == 0 && item.kv_end == item.row_kv_len;
-    item.flags = static_cast<uint16_t>((piece.part_row < 0 ? 0 : kItemPartial) | (whole_row ? kItemWholeRow : 0));
-  }
-
- private:
-  void look_up(int32_t index, const Tile& tile) {
-    const LevelView& level = job_.input->index->levels[tile.level];
-    tile_ = index;
-    shared_.page_begin = level.page_begin[tile.row];
-    shared_.q_begin = tile.q_begin;
-    shared_.q_tokens = tile.q_tokens;
-    shared_.request = tile.request;
-    shared_.kv_start = level.kv_start[tile.row];
-    shared_.kv_offset = level.kv_offset[tile.row];
-    shared_.level_row = tile.row;
-    shared_.row_tokens_before = tile.row_tokens_before;
-    shared_.row_kv_len = level.kv_len[tile.row];
-    shared_.level = static_cast<uint8_t>(tile.level);
-    shared_.tile_class = tile.tile_class;
-  }
-
-  const Job& job_;
-  int32_t tile_ = -1;
-  Item shared_{};
-};
+void write_item(const Tile& tile, const Piece& piece, Item& item) {
+  item = tile;
+  item.kv_begin = static_cast<int32_t>(tile.begin_of(piece.first));
+  item.kv_end = std::max(item.kv_begin, static_cast<int32_t>(tile.end_of(piece.last)));
+  item.part_row = piece.part_row;
+  item.merge_id = piece.merge_id;
+  item.head0 = static_cast<uint16_t>(piece.head0);
+  item.heads = static_cast<uint16_t>(piece.heads);
+  const bool whole_row = item.kv_begin == 0 && item.kv_end == item.row_kv_len;
+  item.flags = static_cast<uint16_t>((piece.part_row < 0 ? 0 : kItemPartial) | (whole_row ? kItemWholeRow : 0));
+}
 
 void write_queues(const Job& job, const Partition& partition, EmitScratch& scratch, WorkerQueue* queues, Item* items) {
   const int32_t workers = job.input->num_workers;
@@ -273,11 +237,10 @@ void write_queues(const Job& job, const Partition& partition, EmitScratch& scrat
     queues[w].end = begin += length > 1 ? length - 1 : 0;
     queues[w].reserved[0] = queues[w].reserved[1] = 0;
   }
-  ItemWriter writer(job);
   if (partition.queue_order.empty()) {  // worker by worker
     int32_t worker = -1;
     for (const Piece& piece : partition.pieces) {
-      writer.write(piece, piece.worker == worker ? *items++ : queues[piece.worker].first);
+      write_item(job.tiles[piece.tile], piece, piece.worker == worker ? *items++ : queues[piece.worker].first);
       worker = piece.worker;
     }
     return;
@@ -286,7 +249,7 @@ void write_queues(const Job& job, const Partition& partition, EmitScratch& scrat
   for (const int32_t p : partition.queue_order) {
     const Piece& piece = partition.pieces[p];
     Item*& next = scratch.next_item[piece.worker];
-    writer.write(piece, next == nullptr ? queues[piece.worker].first : *next);
+    write_item(job.tiles[piece.tile], piece, next == nullptr ? queues[piece.worker].first : *next);
     next = next == nullptr ? items + queues[piece.worker].next : next + 1;
   }
 }

@@ -19,6 +19,7 @@ inline void add_piece(const Job& job, const Tile& t, Partition& out, int32_t til
   int32_t part_row = -1;
   if (t.partial || first != t.first || last != t.last) {
     part_row = static_cast<int32_t>(out.part_rows);
+    out.parts_of_one_token &= t.q_tokens == 1;
     out.partials.push_back(static_cast<int32_t>(out.pieces.size()));
     out.part_rows += heads * job.rows(t);
   }
@@ -31,6 +32,7 @@ void restart(Partition& out, int32_t workers) {
   out.queue_length.assign(workers, 0);
   out.queue_order.clear();
   out.busiest = out.total = out.part_rows = 0;
+  out.parts_of_one_token = true;
 }
 
 // Walks the tiles in order and gives each worker an equal share of the cost. The share is computed anew at each worker,

@@ -93,15 +93,16 @@ bool in_several_rows(const Job& job, const int32_t* tokens, int32_t q_begin, int
   return false;
 }
 
-// Snaps what the range function says outward to key tiles and drops what is empty.
+// Snaps what the range function says outward to key tiles and drops what is empty. Tiles that see all keys, as most do,
+// need one division.
 void find_keys(const PlanInput& input, int32_t kv_len, Tile& tile) {
   int32_t bounds[4] = {0, kv_len, 0, 0};
   int count = 1;
   if (input.range_fn) {
-    count = input.range_fn(input.range_ctx, tile.level, tile.row, tile.q_begin, tile.q_tokens, bounds);
+    count = input.range_fn(input.range_ctx, tile.level, tile.level_row, tile.q_begin, tile.q_tokens, bounds);
     if (count < 0 || count > 2) {
-      fail("the range function returned %d intervals for block row %d of level %d, may return 0 to 2", count, tile.row,
-           tile.level);
+      fail("the range function returned %d intervals for block row %d of level %d, may return 0 to 2", count,
+           tile.level_row, tile.level);
     }
   }
   const int64_t t_kv = tile.t_kv;
@@ -109,11 +110,12 @@ void find_keys(const PlanInput& input, int32_t kv_len, Tile& tile) {
   int runs = 0;
   for (int i = 0; i < count; ++i) {
     if (bounds[2 * i] >= kv_len || bounds[2 * i + 1] <= 0 || bounds[2 * i] >= bounds[2 * i + 1]) continue;
-    const int64_t low = std::max(bounds[2 * i], 0) / t_kv * t_kv;
-    const int64_t high = std::min<int64_t>(ceil_div(bounds[2 * i + 1], t_kv) * t_kv, kv_len);
+    const int64_t low = bounds[2 * i] > 0 ? bounds[2 * i] / t_kv * t_kv : 0;
+    const int64_t seen_up_to = bounds[2 * i + 1];
+    const int64_t high = seen_up_to < kv_len ? std::min<int64_t>(ceil_div(seen_up_to, t_kv) * t_kv, kv_len) : kv_len;
     if (runs && low < tile.begin[runs - 1]) {
-      fail("the range function returned intervals out of order for block row %d of level %d: %d before %d", tile.row,
-           tile.level, bounds[0], bounds[2]);
+      fail("the range function returned intervals out of order for block row %d of level %d: %d before %d",
+           tile.level_row, tile.level, bounds[0], bounds[2]);
     }
     if (runs && low <= end) {
       end = std::max(end, high);
@@ -125,7 +127,7 @@ void find_keys(const PlanInput& input, int32_t kv_len, Tile& tile) {
   }
   tile.run_tiles = static_cast<int32_t>(ceil_div(tile.keys[0], t_kv));
   tile.first = 0;
-  tile.last = static_cast<int32_t>(tile.run_tiles + ceil_div(tile.keys[1], t_kv));
+  tile.last = tile.run_tiles + (runs < 2 ? 0 : static_cast<int32_t>(ceil_div(tile.keys[1], t_kv)));
 }
 
 void check_count(const Job& job, int64_t more) {
@@ -163,7 +165,7 @@ void chunk_tile(Job& job, int64_t kv_start) {
   check_count(job, int64_t{last} * tile.t_kv / chunk);
   int64_t at = 0;
   do {
-    const int64_t end = (tile.kv_begin(at) + shift) / chunk * chunk + chunk - shift;
+    const int64_t end = (tile.begin_of(at) + shift) / chunk * chunk + chunk - shift;
     int64_t to = std::min<int64_t>((end - tile.begin[0]) / tile.t_kv, tile.run_tiles);
     if (at >= tile.run_tiles || (to == tile.run_tiles && end > tile.begin[1])) {
       to = std::min<int64_t>(tile.run_tiles + (end - tile.begin[1]) / tile.t_kv, last);
@@ -189,16 +191,20 @@ void add_row(Job& job, int32_t l, int32_t row) {
   const int32_t tokens = level.row_indptr[row + 1] - begin;
   if (tokens == 0) return;
   const int32_t tile_class = class_of(input, int64_t{tokens} * input.group);
-  const int32_t step = input.classes[tile_class].t_q / input.group;
+  const int32_t step = job.most_tokens[tile_class];
   job.prefill |= tile_class == 1 || tokens > step;
   job.row_keys += level.kv_len[row];
   for (int32_t at = 0; at < tokens; at += std::min(step, tokens - at)) {
     Tile& tile = job.tiles.emplace_back();
-    tile.level = l;
-    tile.row = row;
+    tile.level = static_cast<uint8_t>(l);
+    tile.level_row = row;
     tile.q_begin = begin + at;
     tile.q_tokens = std::min(step, tokens - at);
     tile.row_tokens_before = at;
+    tile.page_begin = level.page_begin[row];
+    tile.kv_start = level.kv_start[row];
+    tile.kv_offset = level.kv_offset[row];
+    tile.row_kv_len = level.kv_len[row];
     tile.tile_class = static_cast<uint8_t>(tile_class);
     tile.t_kv = input.classes[tile_class].t_kv;
     const int32_t* tile_tokens = tokens_of(level, tile.q_begin);
@@ -270,6 +276,7 @@ void collect_tiles(const PlanInput& input, Job& job) {
   for (int32_t i = 0; i < input.num_classes; ++i) {
     const TileClass& c = input.classes[i];
     const int64_t key = c.beta + c.row_beta * input.group;
+    job.most_tokens[i] = c.t_q / input.group;
     job.min_tiles[i] = key ? std::max<int64_t>(1, ceil_div(c.alpha, key * c.t_kv)) : kMaxInt;
   }
   const IndexView& index = *input.index;

@@ -20,22 +20,16 @@ struct Failure {
 [[noreturn]] __attribute__((format(printf, 1, 2))) void fail(const char* format, ...);
 
 // A q tile: at most t_q packed rows of one block row, and the keys they see as up to two runs of key tiles. Key tiles
-// are numbered over both runs, so that a cut never falls on keys that nobody sees.
-struct Tile {
-  int64_t unit;  // cost of the tile's keys for one kv head
-  int32_t level;
-  int32_t row;
-  int32_t q_begin;
-  int32_t q_tokens;
-  int32_t row_tokens_before;
-  int32_t request;
+// are numbered over both runs, so that a cut never falls on keys that nobody sees. As an item it holds what its items
+// have in common.
+struct Tile : Item {
+  int64_t unit;   // cost of the tile's keys for one kv head
   int32_t first;  // key tiles [first, last) are the tile's work
   int32_t last;
   int32_t begin[2];  // row ordinal of the first key of each run
   int32_t keys[2];   // keys of each run
   int32_t run_tiles;  // key tiles of the first run
   int32_t t_kv;
-  uint8_t tile_class;
   bool whole;    // never split
   bool partial;  // its rows have other items too
 
@@ -44,10 +38,10 @@ struct Tile {
     return keys[0] + std::min<int64_t>((tile - run_tiles) * t_kv, keys[1]);
   }
   int64_t keys_of(int64_t from, int64_t to) const { return keys_before(to) - keys_before(from); }
-  int64_t kv_begin(int64_t tile) const {
+  int64_t begin_of(int64_t tile) const {
     return tile < run_tiles || keys[1] == 0 ? begin[0] + tile * t_kv : begin[1] + (tile - run_tiles) * t_kv;
   }
-  int64_t kv_end(int64_t tile) const {
+  int64_t end_of(int64_t tile) const {
     if (tile <= run_tiles) return begin[0] + std::min<int64_t>(tile * t_kv, keys[0]);
     return begin[1] + std::min<int64_t>((tile - run_tiles) * t_kv, keys[1]);
   }
@@ -74,6 +68,7 @@ struct Job {
   int64_t keys;       // of all tiles, one head
   int64_t row_keys;   // keys of all block rows, seen or not
   int64_t min_tiles[2];  // key tiles of the smallest piece worth splitting off
+  int32_t most_tokens[2];  // of a tile
   bool prefill;       // some block row has more rows than one short tile
 
   int64_t cost(const Tile& tile, int64_t from, int64_t to) const {
@@ -100,6 +95,7 @@ struct Partition {
   int64_t total;
   int64_t part_rows;
   int64_t makespan;
+  bool parts_of_one_token;  // every piece that does not write through has one query token
 };
 
 // One chunk of a tile, for every head.
