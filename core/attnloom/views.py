@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from operator import attrgetter
 
-import numpy as np
+from numpy import ndarray
 
 from attnloom.abi import IndexBytes, RunArgs
 from attnloom.errors import PlanError, UnsupportedError
@@ -33,8 +33,8 @@ class IndexViewer:
         from attnloom.jit.launcher import view_index
 
         self._fill = view_index()
-        self._levels = list(args.index.levels)
-        self._places = ctypes.addressof(args.index), ctypes.addressof(index_bytes)
+        self._levels = tuple(args.index.levels)
+        self._places = ctypes.c_void_p(ctypes.addressof(args.index)), ctypes.c_void_p(ctypes.addressof(index_bytes))
         self._num_kv_heads, self._device = num_kv_heads, device
 
     def write(self, index: ComposedIndex) -> None:
@@ -48,15 +48,16 @@ class IndexViewer:
         if len(levels) > MAX_LEVELS:
             raise PlanError(f"the index has {len(levels)} levels, a kernel holds at most {MAX_LEVELS}")
         arrays, on_device = _of_index(index), []
-        for level, view in zip(levels, self._levels, strict=False):
-            of_level, indices = _of_level(level), level.indices
+        for number, level in enumerate(levels):
             if level.per_head:
                 self._check_heads(level)
-            if type(indices) is not np.ndarray:
+            of_level = _of_level(level)
+            indices = of_level[_PAGES_OF_LEVEL]
+            if type(indices) is not ndarray:
                 pages = self._host_pages(indices)
                 of_level = (*of_level[:_PAGES_OF_LEVEL], pages, *of_level[_PAGES_OF_LEVEL + 1 :])
                 if pages is None:
-                    on_device.append((view, indices))
+                    on_device.append((self._levels[number], indices))
             arrays += of_level
         self._fill(arrays, index.page_size, *self._places)
         for view, indices in on_device:

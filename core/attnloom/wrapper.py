@@ -237,7 +237,7 @@ class AttentionWrapper:
         return self._plan
 
     def _enter(self) -> None:
-        if not self._busy.acquire(blocking=False):
+        if not self._busy.acquire(False):
             raise RunError(f"{self!r} is in use by another thread: make a wrapper for each thread")
 
     def __reduce__(self):

@@ -21,7 +21,8 @@ class Upload:
         nbytes: bytes that the buffer holds at first; it grows while no graph has captured its address.
 
     Attributes:
-        captured: whether one has.
+        nbytes: bytes that it holds now.
+        captured: whether a graph has captured its address.
     """
 
     def __init__(self, device: torch.device, nbytes: int):
@@ -32,14 +33,12 @@ class Upload:
         self._upload, self._follow = module.upload, module.follow_upload
         self._ring = int(module.ring_new(device.index))
         weakref.finalize(self, module.ring_free, self._ring)
-        self._buffer = torch.empty(nbytes, dtype=torch.uint8, device=device)
+        self._take(torch.empty(nbytes, dtype=torch.uint8, device=device))
         self.captured = False
         self._warned = False
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the device buffer."""
-        return self._buffer.numel()
+    def _take(self, buffer) -> None:
+        self._buffer, self._address, self.nbytes = buffer, buffer.data_ptr(), buffer.numel()
 
     def send(self, planned, stream: int, device_kv_len=None) -> None:
         """Queue the upload of a plan and its index.
@@ -54,7 +53,7 @@ class Upload:
                 What was uploaded before stays.
         """
         planned.index_bytes.device_kv_len = None if device_kv_len is None else device_kv_len.data_ptr()
-        status = self._send(planned, self._buffer, stream)
+        status = self._send(planned, self._address, self.nbytes, stream)
         if status < 0:
             needed = self.nbytes - status
             if self.captured:
@@ -64,8 +63,8 @@ class Upload:
                     "capturing, or keep page ids on the device"
                 )
             larger = torch.empty(needed * 3 // 2 + _SLACK, dtype=torch.uint8, device=self._device)
-            status = self._send(planned, larger, stream)
-            self._buffer = larger
+            status = self._send(planned, larger.data_ptr(), larger.numel(), stream)
+            self._take(larger)
         if status == 1 and not self._warned:
             self._warned = True
             warnings.warn(
@@ -79,16 +78,9 @@ class Upload:
         """Let what comes next on `stream` (a `cudaStream_t`, as a number) wait for the newest upload."""
         self._follow(self._ring, stream)
 
-    def _send(self, planned, buffer, stream: int) -> int:
-        return self._upload(
-            self._ring,
-            planned.args_address,
-            planned.view.address,
-            planned.index_bytes_address,
-            buffer.data_ptr(),
-            buffer.numel(),
-            stream,
-        )
+    def _send(self, planned, buffer: int, nbytes: int, stream: int) -> int:
+        plan = planned.view.address
+        return self._upload(self._ring, planned.args_address, plan, planned.index_bytes_address, buffer, nbytes, stream)
 
 
 def bytes_for_maxima(limits, *, group: int, num_qo_heads: int, workers: int, t_q: int, part_rows: int) -> int:
