@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import warnings
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -40,8 +41,9 @@ def driver():
 
 @pytest.fixture
 def flags(driver):
-    names = ("pending", "waits", "copies", "no_memory")
+    names = ("pending", "waits", "copies", "records", "no_memory", "torn")
     found = SimpleNamespace(**{name: ctypes.c_int.in_dll(driver, f"fake_{name}") for name in names})
+    found.recorded_on = ctypes.c_size_t.in_dll(driver, "fake_recorded_on")
     for flag in vars(found).values():
         flag.value = 0
     return found
@@ -129,16 +131,56 @@ def test_lengths_of_the_device_take_the_place_of_the_hosts(flags, upload, planne
     assert IndexView.from_address(planned.args.device_index).kv_len == lengths.data_ptr()
 
 
-def test_a_full_ring_waits_and_says_so_once(flags, upload, planned):
+@pytest.mark.parametrize("stream, waits", [(0, 2), (7, 8)])
+def test_a_full_ring_waits_and_says_so_once(flags, upload, planned, stream, waits):
     planned.plan(paged([(1, 9)]))
     flags.pending.value = 1
-    for _ in range(4):
-        upload.send(planned, 0)
+    for _ in range(8):
+        upload.send(planned, stream)
     assert flags.waits.value == 0
-    with pytest.warns(RuntimeWarning, match=r"plan\(\) waited: four plans"):
+    with pytest.warns(RuntimeWarning, match=r"plan\(\) waited: eight plans"):
+        upload.send(planned, stream)
+    for _ in range(7):
+        upload.send(planned, stream)
+    assert flags.waits.value == waits
+
+
+def test_uploads_on_the_default_stream_share_events(flags, upload, planned):
+    planned.plan(paged([(1, 9)]))
+    for _ in range(9):
         upload.send(planned, 0)
+    assert flags.records.value == 2
+    upload.send(planned, 7)
+    assert (flags.records.value, flags.recorded_on.value) == (4, 7)
+    upload.send(planned, 7)
+    assert flags.records.value == 5
+
+
+def test_whoever_follows_waits_for_the_newest_upload(flags, upload, planned):
+    planned.plan(paged([(1, 9)]))
+    upload.follow(7)
+    assert flags.records.value == 0
     upload.send(planned, 0)
-    assert flags.waits.value == 2
+    upload.follow(7)
+    upload.follow(8)
+    assert (flags.records.value, flags.recorded_on.value) == (1, 0)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_no_slot_is_written_before_it_was_read(flags, upload, planned, seed):
+    rng = np.random.default_rng(seed)
+    flags.pending.value = 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        for number, stream in enumerate(rng.choice([0, 0, 0, 0, 7, 8], 50)):
+            if rng.random() < 0.1:
+                upload.follow(9)
+            planned.plan(paged([(1, 1 + number)]))
+            upload.send(planned, int(stream))
+        planned.plan(paged([(1, 4)], np.zeros((1, 60_000), np.int32)))
+        upload.send(planned, 0)  # the ring grows once all was read
+    assert flags.torn.value == 0
+    assert flags.waits.value >= 10
 
 
 def test_the_buffer_grows_until_a_graph_holds_it(flags, upload, planned):

@@ -16,6 +16,7 @@ using Stream = void*;
 using DeviceAddress = uint64_t;
 
 constexpr int kNotReady = 600;  // CUDA_ERROR_NOT_READY
+constexpr Stream kLegacyStream = nullptr;
 
 struct Driver {
   int (*init)(unsigned);

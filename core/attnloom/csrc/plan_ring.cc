@@ -1,5 +1,6 @@
 // The way of a plan to its device: the plan, the index and its view are packed into one pinned buffer and go over in one
 // asynchronous copy. A ring of pinned slots lets plans be made ahead of the device.
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <new>
@@ -23,7 +24,7 @@ using attnloom::RunArgs;
 using namespace attnloom::ffi;
 namespace cuda = attnloom::cuda;
 
-constexpr int kSlots = 4;
+constexpr int kSlots = 8, kGroup = 4;
 constexpr int64_t kAlign = 64;
 
 int64_t aligned(int64_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
@@ -115,16 +116,40 @@ Packed pack(char* slot, cuda::DeviceAddress base, const RunArgs& args, const Pla
   return {plan_at, packer.bytes()};
 }
 
+// An event after its upload guards a slot. Recording one costs the host more than half of what a copy does, so that on the
+// legacy default stream, which is always there to record on later and never captured, a group of uploads shares one.
 struct Ring {
   int device;
   int next = 0;
+  int open = 0;  // newest uploads that no event follows yet, all on the legacy default stream
   int64_t capacity = 0;
   char* slots[kSlots] = {};
   cuda::Event events[kSlots] = {};
-  cuda::Event last = nullptr;  // of the newest upload
+  cuda::Event guards[kSlots] = {};  // of each slot; null: it is free, or open
+  cuda::Event last = nullptr;       // the newest one recorded
 };
 
+void close_group(Ring& ring, cuda::Stream stream) {
+  if (ring.open == 0) return;
+  const cuda::Event event = ring.events[(ring.next + kSlots - 1) % kSlots];
+  cuda::check(cuda::driver().event_record(event, stream), "recording an upload");
+  for (; ring.open > 0; --ring.open) ring.guards[(ring.next + kSlots - ring.open) % kSlots] = event;
+  ring.last = event;
+}
+
+// Frees the next slot, and those that the same event guards. Returns whether that took a wait.
+bool free_slot(Ring& ring) {
+  const cuda::Event guard = ring.guards[ring.next];
+  if (guard == nullptr) return false;
+  const int status = cuda::driver().event_query(guard);
+  const bool waits = status == cuda::kNotReady;
+  cuda::check(waits ? cuda::driver().event_wait(guard) : status, "waiting for an upload");
+  std::replace(ring.guards, ring.guards + kSlots, guard, cuda::Event{});
+  return waits;
+}
+
 void wait_for_all(Ring& ring) {
+  close_group(ring, cuda::kLegacyStream);
   for (cuda::Event event : ring.events) {
     if (event != nullptr) cuda::check(cuda::driver().event_wait(event), "waiting for an upload");
   }
@@ -199,20 +224,13 @@ ATTNLOOM_EXPORT __tvm_ffi_upload(void*, const TVMFFIAny* args, int32_t num_args,
 
     const cuda::DeviceGuard guard(ring.device);
     if (size.bytes > ring.capacity) grow(ring, capacity);
-    const cuda::Event event = ring.events[ring.next];
-    int64_t waited = 0;
-    if (const int status = cuda::driver().event_query(event); status == cuda::kNotReady) {
-      cuda::check(cuda::driver().event_wait(event), "waiting for an upload");
-      waited = 1;
-    } else {
-      cuda::check(status, "the work queued on the device");
-    }
+    const bool waited = free_slot(ring);
+    if (stream != cuda::kLegacyStream) close_group(ring, cuda::kLegacyStream);
     char* slot = ring.slots[ring.next];
     pack(slot, buffer, run_args, plan, bytes);
     cuda::check(cuda::driver().copy_to_device(buffer, slot, static_cast<size_t>(size.bytes), stream), "uploading a plan");
-    cuda::check(cuda::driver().event_record(event, stream), "recording an upload");
-    ring.last = event;
     ring.next = (ring.next + 1) % kSlots;
+    if (++ring.open == kGroup || stream != cuda::kLegacyStream) close_group(ring, stream);
     run_args.device_index = reinterpret_cast<const IndexView*>(buffer);
     run_args.plan = reinterpret_cast<const void*>(buffer + static_cast<uint64_t>(size.plan_at));
     run_args.num_workers = plan.num_workers;
@@ -228,6 +246,7 @@ ATTNLOOM_EXPORT __tvm_ffi_follow_upload(void*, const TVMFFIAny* args, int32_t nu
     Ring& ring = ring_of(args[0]);
     const auto stream = reinterpret_cast<cuda::Stream>(integer(args[1], "stream"));
     const cuda::DeviceGuard guard(ring.device);
+    close_group(ring, cuda::kLegacyStream);
     if (ring.last != nullptr) cuda::check(cuda::driver().stream_wait(stream, ring.last, 0), "waiting for an upload");
     return_nothing(result);
   });

@@ -68,7 +68,7 @@ class Upload:
         if status == 1 and not self._warned:
             self._warned = True
             warnings.warn(
-                "plan() waited: four plans of this wrapper were queued before the device had taken the first. Plan no "
+                "plan() waited: eight plans of this wrapper were queued before the device had taken the first. Plan no "
                 "further ahead, or this costs time.",
                 RuntimeWarning,
                 stacklevel=4,
