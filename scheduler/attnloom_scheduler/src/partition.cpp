@@ -13,19 +13,6 @@ int64_t merge_cost(const PlanInput& input, int64_t part_rows) {
   return part_rows ? input.merge_base + ceil_div(input.gamma * part_rows, input.num_workers) : 0;
 }
 
-// Adds a piece; one that is not all of its rows gets the next rows of the workspace.
-inline void add_piece(const Job& job, const Tile& t, Partition& out, int32_t tile, int32_t head0, int32_t heads,
-                      int32_t first, int32_t last, int32_t worker) {
-  int32_t part_row = -1;
-  if (t.partial || first != t.first || last != t.last) {
-    part_row = static_cast<int32_t>(out.part_rows);
-    out.parts_of_one_token &= t.q_tokens == 1;
-    out.partials.push_back(static_cast<int32_t>(out.pieces.size()));
-    out.part_rows += heads * job.rows(t);
-  }
-  out.pieces.push_back({tile, head0, heads, first, last, worker, part_row, -1});
-}
-
 void restart(Partition& out, int32_t workers) {
   out.pieces.clear();
   out.partials.clear();
@@ -140,8 +127,16 @@ class ContiguousCut {
     return 2 * (wanted - most) >= least ? tile.last : static_cast<int32_t>(at + most);
   }
 
+  // Gives the worker a piece; one that is not all of its rows gets the next rows of the workspace.
   void take(const Tile& tile, int32_t index, int32_t head0, int32_t heads, int32_t first, int32_t last, int64_t cost) {
-    add_piece(job_, tile, out_, index, head0, heads, first, last, worker_);
+    int32_t part_row = -1;
+    if (tile.partial || first != tile.first || last != tile.last) {
+      part_row = static_cast<int32_t>(out_.part_rows);
+      out_.part_rows += heads * job_.rows(tile);
+      out_.partials.push_back(static_cast<int32_t>(out_.pieces.size()));
+      out_.parts_of_one_token &= tile.q_tokens == 1;
+    }
+    out_.pieces.push_back({index, head0, heads, first, last, worker_, part_row, -1});
     ++pieces_;
     load_ += cost;
     budget_ -= cost;
@@ -272,24 +267,40 @@ class LongestFirst {
   int64_t group_end(int64_t begin) const { return std::min<int64_t>(begin + group_heads_, input_.num_kv_heads); }
 
   void make_pieces() {
+    out_.pieces.resize(num_pieces_);
+    out_.partials.resize(num_pieces_);
+    int32_t piece = 0;
+    int32_t partials = 0;
+    int64_t part_rows = 0;
     for (size_t e = 0; e < entries_.size(); e += entries_[e].chunks) {
       const Entry* chunks = &entries_[e];
+      const Entry* end = chunks + chunks->chunks;
+      const Tile& tile = job_.tiles[chunks->tile];
+      const bool partial = tile.partial || chunks->chunks > 1;
+      const int64_t rows = partial ? job_.rows(tile) : 0;
+      if (partial) out_.parts_of_one_token &= tile.q_tokens == 1;
       for (int64_t begin = 0; begin < input_.num_kv_heads; begin += group_heads_) {
         for_head_pieces(begin, group_end(begin), [&](int32_t head, int32_t heads) {
-          for (int32_t chunk = 0; chunk < chunks->chunks; ++chunk) {
-            add_piece(job_, job_.tiles[chunks->tile], out_, chunks->tile, head, heads, chunks[chunk].first,
-                      chunks[chunk].last, -1);
+          for (const Entry* chunk = chunks; chunk != end; ++chunk) {
+            const int32_t part_row = partial ? static_cast<int32_t>(part_rows) : -1;
+            out_.pieces[piece] = {chunk->tile, head, heads, chunk->first, chunk->last, -1, part_row, -1};
+            out_.partials[partials] = piece++;
+            partials += partial;
+            part_rows += heads * rows;
           }
         });
       }
     }
+    out_.partials.resize(partials);
+    out_.part_rows = part_rows;
   }
 
   // False as soon as a worker has more than `most`.
   bool deal(int64_t most) {
     std::sort(entries_.begin(), entries_.end(),
               [](const Entry& a, const Entry& b) { return a.cost != b.cost ? a.cost > b.cost : a.piece < b.piece; });
-    heap_.clear();
+    heap_.resize(input_.num_workers);
+    out_.queue_order.resize(num_pieces_);
     int32_t head_piece = 0;
     for (int64_t begin = 0; begin < input_.num_kv_heads; begin += group_heads_) {
       int32_t in_group = 0;
@@ -307,19 +318,17 @@ class LongestFirst {
 
   // To the least loaded worker, the first of equals. The heap's keys are `load << 16 | worker`, without idle workers.
   void give(int32_t piece, int64_t cost) {
-    const bool some_idle = heap_.size() < static_cast<size_t>(input_.num_workers);
-    const int64_t least = some_idle ? static_cast<int64_t>(heap_.size()) : heap_[0];
+    const bool some_idle = busy_ < input_.num_workers;
+    const int64_t least = some_idle ? busy_ : heap_[0];
     const int64_t key = least + (cost << 16);
     const int32_t worker = static_cast<int32_t>(least & UINT16_MAX);
     out_.pieces[piece].worker = worker;
-    out_.queue_order.push_back(piece);
+    out_.queue_order[dealt_++] = piece;
     ++out_.queue_length[worker];
     out_.busiest = std::max(out_.busiest, key >> 16);
     if (!some_idle) return replace_least(key);
-    heap_.push_back(key);
-    if (heap_.size() == static_cast<size_t>(input_.num_workers)) {
-      std::make_heap(heap_.begin(), heap_.end(), std::greater<>());
-    }
+    heap_[busy_++] = key;
+    if (busy_ == input_.num_workers) std::make_heap(heap_.begin(), heap_.end(), std::greater<>());
   }
 
   void replace_least(int64_t key) {
@@ -346,6 +355,8 @@ class LongestFirst {
   int64_t total_ = 0;
   int64_t num_pieces_ = 0;
   int64_t part_rows_ = 0;
+  int32_t dealt_ = 0;  // pieces
+  int32_t busy_ = 0;   // workers that have some
   int64_t perfect_;  // no plan ends sooner
   bool few_;
   bool is_even_ = false;
