@@ -108,6 +108,18 @@ def test_partials_meet_in_one_merge(planner, case):
 
 
 @relaxed
+@given(case=st.one_of(cases(), invariant))
+def test_whole_heads_that_are_cut_for_a_worker_are_one_item(planner, case):
+    view = planner.plan(inputs(case.batch, classes=case.classes, ranges=case.ranges, **case.settings))
+    if view.partitioner != "contiguous_cut":
+        return
+    for queue in view.decode().queues:
+        for before, after in pairwise(queue):
+            same_tile = (before.level, before.q_begin, before.kv_begin) == (after.level, after.q_begin, after.kv_begin)
+            assert not same_tile or before.is_partial or after.is_partial
+
+
+@relaxed
 @given(case=cases())
 def test_workspace_is_bounded(planner, case):
     plan = planned(planner, case)

@@ -215,16 +215,20 @@ class MergeLists {
   bool in_order_ = false;
 };
 
+// Reads nothing of the item that it writes: what was just written in one piece cannot be read yet in another.
 void write_item(const Tile& tile, const Piece& piece, Item& item) {
+  const int32_t kv_begin = static_cast<int32_t>(tile.begin_of(piece.first));
+  const int32_t kv_end = std::max(kv_begin, static_cast<int32_t>(tile.end_of(piece.last)));
+  const bool whole_row = kv_begin == 0 && kv_end == tile.row_kv_len;
+  const int flags = (piece.part_row < 0 ? 0 : kItemPartial) | (whole_row ? kItemWholeRow : 0);
   item = tile;
-  item.kv_begin = static_cast<int32_t>(tile.begin_of(piece.first));
-  item.kv_end = std::max(item.kv_begin, static_cast<int32_t>(tile.end_of(piece.last)));
+  item.kv_begin = kv_begin;
+  item.kv_end = kv_end;
   item.part_row = piece.part_row;
   item.merge_id = piece.merge_id;
   item.head0 = static_cast<uint16_t>(piece.head0);
   item.heads = static_cast<uint16_t>(piece.heads);
-  const bool whole_row = item.kv_begin == 0 && item.kv_end == item.row_kv_len;
-  item.flags = static_cast<uint16_t>((piece.part_row < 0 ? 0 : kItemPartial) | (whole_row ? kItemWholeRow : 0));
+  item.flags = static_cast<uint16_t>(flags);
 }
 
 void write_queues(const Job& job, const Partition& partition, EmitScratch& scratch, WorkerQueue* queues, Item* items) {

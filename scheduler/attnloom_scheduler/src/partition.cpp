@@ -44,12 +44,14 @@ class ContiguousCut {
   // The tile that is being dealt, and what its keys cost.
   struct Dealt {
     const Tile& tile;
+    int32_t index;
     int64_t alpha;
     int64_t key;
     int64_t step;   // of a key tile
     int64_t least;  // key tiles of a piece
+    int64_t keys;   // up to its last
 
-    int64_t cost(int64_t from, int64_t to) const { return alpha + key * tile.keys_of(from, to); }
+    int64_t cost(int64_t keys_before, int64_t keys_after) const { return alpha + key * (keys_after - keys_before); }
   };
 
   bool last_worker() const { return worker_ == input_.num_workers - 1; }
@@ -72,37 +74,56 @@ class ContiguousCut {
     budget_ = share();
   }
 
+  // A worker's whole heads of a tile are one piece: those that fit, and one more where that is nearest to its share. Then
+  // it takes a part of the next head, or nothing.
   void deal(int32_t index) {
     const Tile& tile = job_.tiles[index];
-    const TileClass& c = input_.classes[tile.tile_class];
     const int64_t key = job_.key_cost(tile);
-    const Dealt dealt{tile, c.alpha, key, key * tile.t_kv, job_.min_tiles[tile.tile_class]};
-    int32_t head = 0;
-    int32_t at = tile.first;
-    while (head < input_.num_kv_heads) {
-      const int32_t heads = at == tile.first ? whole_heads(tile, input_.num_kv_heads - head) : 0;
+    const Dealt dealt{tile,
+                      index,
+                      input_.classes[tile.tile_class].alpha,
+                      key,
+                      key * tile.t_kv,
+                      job_.min_tiles[tile.tile_class],
+                      tile.keys_before(tile.last)};
+    for (int32_t head = 0; head < input_.num_kv_heads;) {
+      int32_t heads = whole_heads(tile, input_.num_kv_heads - head);
+      const bool all = head + heads == input_.num_kv_heads;
+      const int64_t budget = budget_ - heads * tile.unit;
+      const int32_t to = all ? -1 : cut_of(dealt, tile.first, tile.unit, budget, load_ == 0 && heads == 0);
+      heads += to == tile.last;
       if (heads > 0) {
-        take(tile, index, head, heads, tile.first, tile.last, heads * tile.unit);
+        take(dealt, head, heads, tile.first, tile.last, heads * tile.unit);
         left_ -= heads * tile.unit;
         head += heads;
-        continue;
       }
-      const int32_t to = cut_of(dealt, at);
-      if (to < 0) {
-        next_worker();
-        continue;
-      }
-      const int64_t cost = dealt.cost(at, to);
-      take(tile, index, head, 1, at, to, cost);
-      left_ -= to < tile.last ? cost - dealt.alpha : cost;
-      at = to;
-      if (at < tile.last) {
+      if (all) return;
+      if (to < 0 || to == tile.last) {
         next_worker();
       } else {
-        at = tile.first;
-        ++head;
+        cut_head(dealt, head++, to);
       }
     }
+  }
+
+  // Deals one head, up to key tile `to` to this worker and the rest to those after it.
+  void cut_head(const Dealt& dealt, int32_t head, int32_t to) {
+    const Tile& tile = dealt.tile;
+    int32_t at = tile.first;
+    int64_t before = tile.keys_before(at);
+    while (to < tile.last) {
+      const int64_t keys = tile.keys_before(to);
+      const int64_t cost = dealt.cost(before, keys);
+      take(dealt, head, 1, at, to, cost);
+      left_ -= cost - dealt.alpha;
+      next_worker();
+      at = to;
+      before = keys;
+      to = cut_of(dealt, at, dealt.cost(before, dealt.keys), budget_, true);
+    }
+    const int64_t cost = dealt.cost(before, dealt.keys);
+    take(dealt, head, 1, at, tile.last, cost);
+    left_ -= cost;
   }
 
   int32_t whole_heads(const Tile& tile, int32_t heads_left) const {
@@ -110,17 +131,15 @@ class ContiguousCut {
     return budget_ < tile.unit ? 0 : static_cast<int32_t>(budget_ / tile.unit);
   }
 
-  // Where the worker's part of one head ends: the key tile nearest to its budget that leaves no sliver on either side;
-  // -1: it takes none.
-  int32_t cut_of(const Dealt& dealt, int32_t at) const {
+  // Where the worker's part of one head ends, of which the keys from `at` on cost `rest`: the key tile nearest to its
+  // budget that leaves no sliver on either side; -1: it takes none, which an idle one never does.
+  int32_t cut_of(const Dealt& dealt, int32_t at, int64_t rest, int64_t budget, bool idle) const {
     const Tile& tile = dealt.tile;
     const int64_t least = dealt.least;
     const int64_t tiles = tile.last - at;
-    const int64_t rest = dealt.cost(at, tile.last);
-    const bool idle = load_ == 0;
-    if (last_worker() || rest <= budget_) return tile.last;
-    if (tile.whole || tiles < 2 * least) return idle || 2 * budget_ >= rest ? tile.last : -1;
-    const int64_t wanted = budget_ <= dealt.alpha ? 0 : (budget_ - dealt.alpha + dealt.step / 2) / dealt.step;
+    if (last_worker() || rest <= budget) return tile.last;
+    if (tile.whole || tiles < 2 * least) return idle || 2 * budget >= rest ? tile.last : -1;
+    const int64_t wanted = budget <= dealt.alpha ? 0 : (budget - dealt.alpha + dealt.step / 2) / dealt.step;
     if (wanted < least) return idle || 2 * wanted >= least ? static_cast<int32_t>(at + least) : -1;
     const int64_t most = tiles - least;
     if (wanted <= most) return static_cast<int32_t>(at + wanted);
@@ -128,7 +147,8 @@ class ContiguousCut {
   }
 
   // Gives the worker a piece; one that is not all of its rows gets the next rows of the workspace.
-  void take(const Tile& tile, int32_t index, int32_t head0, int32_t heads, int32_t first, int32_t last, int64_t cost) {
+  void take(const Dealt& dealt, int32_t head0, int32_t heads, int32_t first, int32_t last, int64_t cost) {
+    const Tile& tile = dealt.tile;
     int32_t part_row = -1;
     if (tile.partial || first != tile.first || last != tile.last) {
       part_row = static_cast<int32_t>(out_.part_rows);
@@ -136,7 +156,7 @@ class ContiguousCut {
       out_.partials.push_back(static_cast<int32_t>(out_.pieces.size()));
       out_.parts_of_one_token &= tile.q_tokens == 1;
     }
-    out_.pieces.push_back({index, head0, heads, first, last, worker_, part_row, -1});
+    out_.pieces.push_back({dealt.index, head0, heads, first, last, worker_, part_row, -1});
     ++pieces_;
     load_ += cost;
     budget_ -= cost;

@@ -42,7 +42,7 @@ def contiguous_cut(job: Job) -> Partition:
     """Walks the tiles in order and gives each worker an equal share of the cost, cutting between heads or keys.
 
     The share is computed anew at each worker, so rounding never piles up, and reserves one `alpha` for every worker to
-    come: the cut between two pays it.
+    come: the cut between two pays it. A worker's whole heads of a tile are one piece.
     """
     out = Partition()
     cut_cost = max((job.classes[t.tile_class].alpha for t in job.tiles if job.divisible(t)), default=0)
@@ -70,7 +70,11 @@ def contiguous_cut(job: Job) -> Partition:
                     budget = share()
                     continue
                 piece, cost = Piece(index, head, 1, at, end, worker), job.cost(tile, at, end)
-            _add(job, out, piece)
+            if not _joins(job, out.pieces, piece):
+                _add(job, out, piece)
+            else:
+                out.pieces[-1].heads += piece.heads
+                out.part_rows += piece.heads * job.rows(tile) * tile.partial
             out.total += cost
             load, budget = load + cost, budget - cost
             out.busiest = max(out.busiest, load)
@@ -82,6 +86,15 @@ def contiguous_cut(job: Job) -> Partition:
                 budget = share()
     out.makespan = out.busiest + job.merge_cost(out.part_rows)
     return out
+
+
+def _joins(job: Job, pieces: list[Piece], piece: Piece) -> bool:
+    """Whether a piece and the last one are whole heads of one tile for one worker."""
+    if not pieces:
+        return False
+    tile, last = job.tiles[piece.tile], pieces[-1]
+    whole = all((p.first, p.last) == (tile.first, tile.last) for p in (last, piece))
+    return whole and (last.tile, last.worker) == (piece.tile, piece.worker)
 
 
 def _cut_of(job: Job, tile: Tile, at: int, budget: int, *, idle: bool) -> int | None:
