@@ -128,22 +128,25 @@ class ContiguousCut {
 
   int32_t whole_heads(const Tile& tile, int32_t heads_left) const {
     if (last_worker() || budget_ >= heads_left * tile.unit) return heads_left;
-    return budget_ < tile.unit ? 0 : static_cast<int32_t>(budget_ / tile.unit);
+    if (budget_ < 2 * tile.unit) return budget_ >= tile.unit;
+    return static_cast<int32_t>(budget_ / tile.unit);
   }
 
   // Where the worker's part of one head ends, of which the keys from `at` on cost `rest`: the key tile nearest to its
-  // budget that leaves no sliver on either side; -1: it takes none, which an idle one never does.
+  // budget that leaves no sliver on either side; -1: it takes none, which an idle one never does. Divides, which takes
+  // long, only where it cuts in the middle.
   int32_t cut_of(const Dealt& dealt, int32_t at, int64_t rest, int64_t budget, bool idle) const {
     const Tile& tile = dealt.tile;
     const int64_t least = dealt.least;
     const int64_t tiles = tile.last - at;
     if (last_worker() || rest <= budget) return tile.last;
     if (tile.whole || tiles < 2 * least) return idle || 2 * budget >= rest ? tile.last : -1;
-    const int64_t wanted = budget <= dealt.alpha ? 0 : (budget - dealt.alpha + dealt.step / 2) / dealt.step;
-    if (wanted < least) return idle || 2 * wanted >= least ? static_cast<int32_t>(at + least) : -1;
+    const int64_t wanted = budget - dealt.alpha + dealt.step / 2;  // key tiles times what one costs
+    const int64_t half = (least + 1) / 2;
+    if (wanted < least * dealt.step) return idle || wanted >= half * dealt.step ? static_cast<int32_t>(at + least) : -1;
     const int64_t most = tiles - least;
-    if (wanted <= most) return static_cast<int32_t>(at + wanted);
-    return 2 * (wanted - most) >= least ? tile.last : static_cast<int32_t>(at + most);
+    if (wanted >= (most + half) * dealt.step) return tile.last;
+    return static_cast<int32_t>(at + (wanted < most * dealt.step ? wanted / dealt.step : most));
   }
 
   // Gives the worker a piece; one that is not all of its rows gets the next rows of the workspace.
