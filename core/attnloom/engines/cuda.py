@@ -95,7 +95,7 @@ class CudaEngine:
 
     def before_plan(self) -> None:
         """Raises `PlanError` while a graph is being captured: what a plan uploads would become part of it."""
-        if _is_capturing():
+        if raw_stream(self._index) and _is_capturing():  # the legacy default stream, 0, never is
             raise PlanError("plan() was called while a CUDA graph is captured: plan before, and before each replay")
 
     def seat(self, planned, workspace: Workspace, kv_lens=None) -> None:

@@ -74,8 +74,8 @@ class ContiguousCut {
     budget_ = share();
   }
 
-  // A worker's whole heads of a tile are one piece: those that fit, and one more where that is nearest to its share. Then
-  // it takes a part of the next head, or nothing.
+  // A worker's whole heads of a tile are one piece: those that fit, and one more where that is nearest to its share.
+  // Then it takes a part of the next head, or nothing.
   void deal(int32_t index) {
     const Tile& tile = job_.tiles[index];
     const int64_t key = job_.key_cost(tile);
