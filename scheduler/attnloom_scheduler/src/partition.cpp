@@ -201,11 +201,22 @@ class LongestFirst {
     if (job.prefill || units == 0 || units > workers) return;
     make_entries();
     const int64_t mean = ceil_div(total_, workers);
-    is_even_ = num_pieces_ <= workers && longest_entry() * piece_heads_ <= mean + mean / 16;
+    const int64_t busiest = longest_entry() * piece_heads_;
+    is_even_ = num_pieces_ <= workers && busiest <= mean + mean / 16 && makespan(busiest) < kMaxLoad;
   }
 
   // Whether each piece has a worker to itself and none waits long for another: a cut, which splits more, is no better.
   bool is_even() const { return is_even_; }
+
+  // Deals them so, as they lie: who gets which makes no difference then.
+  void spread() {
+    restart(out_, input_.num_workers);
+    make_pieces();
+    std::fill_n(out_.queue_length.begin(), num_pieces_, 1);
+    out_.total = total_;
+    out_.busiest = longest_entry() * piece_heads_;
+    out_.makespan = makespan(out_.busiest);
+  }
 
   // False, and `makespan` kNever, where it cannot end within `limit`, or where that is hardly worth the time to plan it.
   bool run(int64_t limit) {
@@ -213,17 +224,18 @@ class LongestFirst {
     out_.makespan = kNever;
     if (!job_.prefill && !(few_ && limit > perfect_ + perfect_ / 16)) return false;
     if (num_pieces_ == 0) make_entries();
-    const int64_t merge = merge_cost(input_, part_rows_);
-    const int64_t most = limit - merge;
+    const int64_t most = limit - makespan(0);
     if (num_pieces_ > kMaxItems || shortest_end() > most || most >= kMaxLoad) return false;
     make_pieces();
     out_.total = total_;
     if (!deal(most)) return false;
-    out_.makespan = out_.busiest + merge;
+    out_.makespan = makespan(out_.busiest);
     return true;
   }
 
  private:
+  int64_t makespan(int64_t busiest) const { return busiest + merge_cost(input_, part_rows_); }
+
   // The least divisor of `heads` from `size` on, below its double; `size` if there is none.
   static int64_t equal_groups(int64_t heads, int64_t size) {
     for (int64_t n = size; n < 2 * size; ++n) {
@@ -250,13 +262,14 @@ class LongestFirst {
     for (int32_t i = 0; i < static_cast<int32_t>(job_.tiles.size()); ++i) {
       const Tile& tile = job_.tiles[i];
       const int64_t chunks = chunks_of(tile);
+      int32_t first = tile.first;
       for (int64_t chunk = 0; chunk < chunks; ++chunk) {
-        const int32_t first = chunk_end(tile, chunk, chunks);
         const int32_t last = chunk_end(tile, chunk + 1, chunks);
         const int64_t cost = job_.cost(tile, first, last);
         entries_.push_back(
             {cost, i, first, last, static_cast<int32_t>(chunks), static_cast<int32_t>(num_pieces_ + chunk)});
         total_ += cost * input_.num_kv_heads;
+        first = last;
       }
       num_pieces_ += chunks * pieces_per_entry;
       if (tile.partial || chunks > 1) part_rows_ += chunks * input_.num_kv_heads * job_.rows(tile);
@@ -306,7 +319,7 @@ class LongestFirst {
         for_head_pieces(begin, group_end(begin), [&](int32_t head, int32_t heads) {
           for (const Entry* chunk = chunks; chunk != end; ++chunk) {
             const int32_t part_row = partial ? static_cast<int32_t>(part_rows) : -1;
-            out_.pieces[piece] = {chunk->tile, head, heads, chunk->first, chunk->last, -1, part_row, -1};
+            out_.pieces[piece] = {chunk->tile, head, heads, chunk->first, chunk->last, piece, part_row, -1};
             out_.partials[partials] = piece++;
             partials += partial;
             part_rows += heads * rows;
@@ -391,7 +404,10 @@ class LongestFirst {
 Partition& divide(const Job& job, Partitioners& scratch, Partitioner& kind) {
   LongestFirst longest(job, scratch);
   kind = kLongestFirst;
-  if (longest.is_even() && longest.run(kMaxLoad - 1)) return scratch.longest;
+  if (longest.is_even()) {
+    longest.spread();
+    return scratch.longest;
+  }
   ContiguousCut(job, scratch.cut).run();
   const int64_t cut = scratch.cut.makespan;
   if (longest.run(job.prefill ? cut + cut / 32 : cut - 1)) return scratch.longest;

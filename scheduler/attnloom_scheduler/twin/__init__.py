@@ -14,7 +14,7 @@ from attrs import frozen
 from attnloom_scheduler.decoded import Plan
 from attnloom_scheduler.inputs import PlanInput
 from attnloom_scheduler.twin.items import write_plan
-from attnloom_scheduler.twin.partition import MAX_LOAD, NEVER, contiguous_cut, is_even, longest_first
+from attnloom_scheduler.twin.partition import NEVER, contiguous_cut, is_even, longest_first, spread
 from attnloom_scheduler.twin.tiles import Job, Ranges
 
 __all__ = ["Result", "plan"]
@@ -46,7 +46,7 @@ def plan(inputs: PlanInput, index: Any, ranges: Ranges | None = None) -> Result:
     job = Job(inputs, index, ranges)
     cut = contiguous_cut(job)
     limit = cut.makespan + cut.makespan // 32 if job.prefill else cut.makespan - 1
-    longest = longest_first(job, MAX_LOAD - 1 if is_even(job) else limit)
+    longest = spread(job) if is_even(job) else longest_first(job, limit)
     best, name = (cut, "contiguous_cut") if longest.makespan == NEVER else (longest, "longest_first")
     return Result(
         plan=write_plan(job, best),

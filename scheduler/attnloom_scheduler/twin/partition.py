@@ -180,6 +180,15 @@ def is_even(job: Job) -> bool:
     return deal.makespan != NEVER and len(deal.pieces) <= job.workers and deal.busiest <= mean + mean // 16
 
 
+def spread(job: Job) -> Partition:
+    """The pieces of `longest_first`, each to a worker of its own, as they lie: where that is even."""
+    out = longest_first(job, MAX_LOAD - 1)
+    out.queue_order = None
+    for worker, piece in enumerate(out.pieces):
+        piece.worker = worker
+    return out
+
+
 def _group_heads(job: Job) -> int:
     row_keys = sum(
         int(n) for level in job.index.levels for n, q in zip(level.kv_len, _counts(level), strict=True) if q > 0
