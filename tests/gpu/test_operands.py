@@ -19,6 +19,14 @@ ROTATIONS = {
     "part": {"rope.rotary_dim": 48},
     "narrow": {"rope.rotary_dim": 20},
 }
+WIDE_ROTATIONS = {
+    "far": {"rope.offset": 2**24 - 1000},
+    "scaled": {"rope.scaling": "yarn", "rope.factor": 8.0},
+    "interleaved part": {"rope.interleaved": True, "rope.rotary_dim": 100},
+    "one unit": {"rope.rotary_dim": 64},
+    "two units": {"rope.rotary_dim": 96},
+    "narrow": {"rope.rotary_dim": 20},
+}
 REQUESTS = [(1, 300), (1, 17), (1, 0), (2, 129), (1, 16), (3, 40)]
 
 
@@ -51,9 +59,19 @@ def rotated_specs(bench):
             )
 
 
+def wide_specs(bench):
+    """Rotations of 16-bit keys of 128 elements, whose angles are found from each other's."""
+    for params in WIDE_ROTATIONS.values():
+        yield bench.spec("e4m3_rope", params=params, dtype="float16", kv_dtype="float16", head_dim=128)
+
+
 @pytest.fixture(scope="module")
 def specs(bench):
-    made = {"narrow": list(narrow_specs(bench)), "rotated": list(rotated_specs(bench))}
+    made = {
+        "narrow": list(narrow_specs(bench)),
+        "rotated": list(rotated_specs(bench)),
+        "wide": list(wide_specs(bench)),
+    }
     target = target_of(bench.device)
     jit.prepare([describe(spec, target)[2] for kind in made.values() for spec in kind], target.toolchain(False))
     return made
@@ -79,6 +97,14 @@ def test_transformed_keys(bench, rng, specs, n):
     spec = specs["rotated"][n]
     index, host, data = bench.batch(rng, spec, REQUESTS)
     bench.check(bench.wrapper(spec), index, host, data, scale=4.0, **scales_of(rng, spec))
+
+
+@pytest.mark.parametrize("page_size", (1, 16))
+@pytest.mark.parametrize("n", range(len(WIDE_ROTATIONS)), ids=WIDE_ROTATIONS)
+def test_rotations(bench, rng, specs, n, page_size):
+    spec = specs["wide"][n]
+    index, host, data = bench.batch(rng, spec, [*REQUESTS, (70, 200)], page_size)
+    bench.check(bench.wrapper(spec), index, host, data, scale=2.0)
 
 
 @pytest.mark.parametrize("n", range(len(FORMATS)))

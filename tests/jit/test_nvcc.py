@@ -27,6 +27,10 @@ SHIPPED = {
     "d192": ("sm_90a", attnloom.AttentionSpec(["causal"], head_dim=192, **HEADS)),
     "d192_128": ("sm_80", attnloom.AttentionSpec(["causal"], head_dim=192, head_dim_v=128, **HEADS)),
     "d256": ("sm_90a", attnloom.AttentionSpec(["causal"], head_dim=256, **HEADS)),
+    "rope_part": (
+        "sm_90a",
+        attnloom.AttentionSpec(["qk_norm", "rope", "causal"], head_dim=128, params={"rope.rotary_dim": 96}, **HEADS),
+    ),
     "rope_d256": ("sm_90a", attnloom.AttentionSpec(["rope", "causal"], head_dim=256, **HEADS)),
     "rows32": ("sm_90a", attnloom.AttentionSpec(["causal"], 64, 2, head_dim=128)),
     "rope": ("sm_80", attnloom.AttentionSpec(["rope", "causal", "soft_cap"], head_dim=64, dtype="float16", **HEADS)),

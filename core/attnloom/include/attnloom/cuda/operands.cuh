@@ -54,13 +54,12 @@ struct NarrowKeyOperands {
   }
 };
 
-// Eight keys as right operands, a column each, that row functors see: lane 4 g + c has a part of key g. fp8 ones are of
+// Eight keys of fp8 as right operands, a column each, that row functors see: lane 4 g + c has a part of key g. They are of
 // float16 until then.
 template <class S>
 struct KeyColumns {
-  using Map = SpreadMap<S::head_dim, 4, 4 / S::key_bytes>;
+  using Map = SpreadMap<S::head_dim, 4, 4>;
   static constexpr int pieces = S::StoredKTile::pieces;
-  static constexpr DType untransformed = S::narrow ? kF16 : S::T;
 
   uint32_t b[S::k_steps][2];
 
@@ -72,10 +71,7 @@ struct KeyColumns {
       uint32_t words[4];
       load_matrices(words, S::StoredKTile::onward(at, n));
 #pragma unroll
-      for (int i = 0; i < 4 && n + i < pieces; i++) {
-        if constexpr (S::narrow) widen<untransformed, S::kv>(words[i], b[n + i][0], b[n + i][1]);
-        else b[(n + i) / 2][i % 2] = words[i];
-      }
+      for (int i = 0; i < 4 && n + i < pieces; i++) widen<kF16, S::kv>(words[i], b[n + i][0], b[n + i][1]);
     }
   }
 
@@ -83,22 +79,15 @@ struct KeyColumns {
   template <class F>
   ATTNLOOM_DEVICE void transform(F f) {
     Row<Map> row;
-    const auto pair = [&row](int step, int h) -> float(&)[Map::width] { return row.x.at[S::narrow ? step : 2 * step + h]; };
 #pragma unroll
     for (int step = 0; step < S::k_steps; step++)
 #pragma unroll
-      for (int h = 0; h < 2; h++) {
-        const int e = S::narrow ? 2 * h : 0;
-        unpack<untransformed>(b[step][h], pair(step, h)[e], pair(step, h)[e + 1]);
-      }
+      for (int h = 0; h < 2; h++) unpack<kF16>(b[step][h], row.x.at[step][2 * h], row.x.at[step][2 * h + 1]);
     f(row);
 #pragma unroll
     for (int step = 0; step < S::k_steps; step++)
 #pragma unroll
-      for (int h = 0; h < 2; h++) {
-        const int e = S::narrow ? 2 * h : 0;
-        b[step][h] = pack<S::T>(pair(step, h)[e], pair(step, h)[e + 1]);
-      }
+      for (int h = 0; h < 2; h++) b[step][h] = pack<S::T>(row.x.at[step][2 * h], row.x.at[step][2 * h + 1]);
   }
 };
 
@@ -107,9 +96,8 @@ template <class S, class V, int M, bool InRegisters, int N>
 ATTNLOOM_DEVICE void multiply_stored_keys(float (&s)[M][N][4], const Queries<S, M, InRegisters>& q, char* at,
                                           const SliceTransforms<V>& transforms) {
   const uint32_t k = shared_address(at);
-  if constexpr (V::has_key_transform && !S::narrow && S::head_dim > 128) {
-    // A quarter of a row, and O~, are more than a lane's registers hold.
-    transform_rows<S::T, S::kv, S::head_dim, typename S::StoredKTile>(at, [&](int j, auto& row) { transforms.key(j, row); });
+  if constexpr (V::has_key_transform && !S::narrow) {
+    transform_keys<S, V, typename S::StoredKTile>(at, transforms);
     multiply_keys<S, S::T>(s, q, KeyOperands<S>(k));
   } else if constexpr (V::has_key_transform) {
     constexpr int at_once = S::head_dim > 128 ? 1 : N;  // eights of keys, as registers allow

@@ -33,48 +33,114 @@ ATTNLOOM_DEVICE void widen_rows(char* memory) {
   __syncwarp();
 }
 
-// Rows [0, 16) at `memory`, of T or fp8, through f(row, view), which sees 32-bit floats; by one warp.
-template <DType T, DType Stored, int D, class Tile, class F>
-ATTNLOOM_DEVICE void transform_rows(char* memory, F f) {
-  constexpr bool narrow = Stored == kE4M3 || Stored == kE5M2;
-  constexpr int width = narrow ? 4 : 2;
-  // As many lanes a row as let the halves of its pairs still meet in one lane; sixteen only where registers are short.
-  constexpr int lanes = D > 128 && D / 2 % (16 * width) == 0 ? 16 : D / 2 % (8 * width) == 0 ? 8 : 4;
+// How the lanes of a warp take rows of T or fp8 in shared memory that functors see.
+template <DType T, DType Stored, int D, class Tile>
+struct SharedRows {
+  static constexpr bool narrow = Stored == kE4M3 || Stored == kE5M2;
+  static constexpr int width = narrow || D / 2 % 64 == 0 || D == 64 ? 4 : 2;
+  // As many lanes a row as let the halves of its pairs still meet in one lane; all of them only where registers are short.
+  static constexpr int lanes = D == 256 ? 32 : D / 2 % (16 * width) == 0 ? 16 : D / 2 % (8 * width) == 0 ? 8 : 4;
+  // Rows that the lanes take together have their pieces swizzled apart; so many follow each other in a lane.
+  static constexpr int run = lanes * width / 8;
+  static constexpr int passes = kSlice * lanes / 32;
   using Map = SpreadMap<D, lanes, width>;
-  constexpr int at_once = narrow || D > 192 ? 1 : 2;  // passes that share what a functor loads by column, as registers allow
-#pragma unroll at_once
-  for (int pass = 0; pass < kSlice * lanes / 32; pass++) {
-    const int lane = lane_id(), c = lane % lanes;
-    // Rows that a pass takes together have their pieces swizzled apart.
-    constexpr int apart = lanes / 4;  // of an eight of rows
-    const int row = apart * (lane / lanes) + pass % apart + pass / apart * 8;
-    // Where the bytes of a unit lie, of which it has `size`.
-    const auto at = [&](int i, int size, int first) {
-      const int byte = (c + lanes * i) * size;
-      return memory + Tile::at(row, first + byte / 16) + byte % 16;
-    };
-    uint32_t raw[Map::held];
+
+  // What a lane has of a row as it is stored.
+  using Unit = std::conditional_t<narrow || width == 2, uint32_t, uint2>;
+  struct Raw {
+    Unit unit[Map::held];
+  };
+
+  char* memory;
+
+  static ATTNLOOM_DEVICE int row(int pass) { return run * (lane_id() / lanes) + pass % run + pass / run * 8; }
+
+  ATTNLOOM_DEVICE Raw load(int pass) const {
+    Raw raw;
 #pragma unroll
-    for (int i = 0; i < Map::held; i++) raw[i] = *reinterpret_cast<const uint32_t*>(at(i, 4, narrow ? D / 16 : 0));
-    Row<Map> view;
+    for (int i = 0; i < Map::held; i++) raw.unit[i] = *at<Unit>(pass, i, narrow ? D / 16 : 0);
+    return raw;
+  }
+
+  static ATTNLOOM_DEVICE void widen_row(const Raw& raw, float (&x)[Map::held][width]) {
 #pragma unroll
     for (int i = 0; i < Map::held; i++) {
       if constexpr (narrow) {
         uint32_t low, high;
-        widen<kF16, Stored>(raw[i], low, high);
-        unpack<kF16>(low, view.x.at[i][0], view.x.at[i][1]);
-        unpack<kF16>(high, view.x.at[i][2], view.x.at[i][3]);
+        widen<kF16, Stored>(raw.unit[i], low, high);
+        unpack<kF16>(low, x[i][0], x[i][1]);
+        unpack<kF16>(high, x[i][2], x[i][3]);
+      } else if constexpr (width == 4) {
+        unpack<T>(raw.unit[i].x, x[i][0], x[i][1]);
+        unpack<T>(raw.unit[i].y, x[i][2], x[i][3]);
       } else {
-        unpack<T>(raw[i], view.x.at[i][0], view.x.at[i][1]);
+        unpack<T>(raw.unit[i], x[i][0], x[i][1]);
       }
     }
-    f(row, view);
-    if constexpr (narrow) __syncwarp();
+  }
+
+  ATTNLOOM_DEVICE void store(const float (&x)[Map::held][width], int pass) const {
+    if constexpr (narrow) __syncwarp();  // until all lanes have what stood here
 #pragma unroll
-    for (int i = 0; i < Map::held; i++)
+    for (int i = 0; i < Map::held; i++) {
+      if constexpr (width == 4) *at<uint2>(pass, i) = {pack<T>(x[i][0], x[i][1]), pack<T>(x[i][2], x[i][3])};
+      else *at<uint32_t>(pass, i) = pack<T>(x[i][0], x[i][1]);
+    }
+  }
+
+ private:
+  // Where the lane's i-th unit lies, as a W, in rows that begin with piece `first`.
+  template <class W>
+  ATTNLOOM_DEVICE W* at(int pass, int i, int first = 0) const {
+    constexpr int size = sizeof(W);
+    if constexpr (Tile::swizzled && lanes * size / 16 == run) {
+      // Neither adding a pass's rows nor a unit's pieces carries.
+      const int corner = Tile::at(row(0), lane_id() % lanes * size / 16) + lane_id() % lanes * size % 16;
+      const int beyond = Tile::at(pass / run * 8, run * i & ~7) + pass % run * Tile::row_bytes;
+      return reinterpret_cast<W*>(memory + (corner ^ ((pass % run ^ run * i) & 7) * 16) + beyond);
+    } else {
+      const int byte = (lane_id() % lanes + lanes * i) * size;
+      return reinterpret_cast<W*>(memory + Tile::at(row(pass), first + byte / 16) + byte % 16);
+    }
+  }
+};
+
+// Rows [0, 16) at `memory`, of T or fp8, through f(row, view), which sees 32-bit floats; by one warp.
+template <DType T, DType Stored, int D, class Tile, class F>
+ATTNLOOM_DEVICE void transform_rows(char* memory, F f) {
+  using Rows = SharedRows<T, Stored, D, Tile>;
+  const Rows rows{memory};
+  constexpr int at_once = Rows::narrow || D > 192 ? 1 : 2;  // passes that share what a functor loads by column, as registers allow
+#pragma unroll at_once
+  for (int pass = 0; pass < Rows::passes; pass++) {
+    Row<typename Rows::Map> view;
+    Rows::widen_row(rows.load(pass), view.x.at);
+    f(Rows::row(pass), view);
+    rows.store(view.x.at, pass);
+  }
+  __syncwarp();
+}
+
+// The same where the rows' tokens follow each other.
+template <DType T, DType Stored, int D, class Tile, class F>
+ATTNLOOM_DEVICE void transform_following_rows(char* memory, F f) {
+  using Rows = SharedRows<T, Stored, D, Tile>;
+  using Map = typename Rows::Map;
+  const Rows rows{memory};
+  typename Rows::Raw raw = rows.load(0);
 #pragma unroll
-      for (int e = 0; e < width; e += 2)
-        *reinterpret_cast<uint32_t*>(at(i, 2 * width, 0) + 2 * e) = pack<T>(view.x.at[i][e], view.x.at[i][e + 1]);
+  for (int first = 0; first < Rows::passes; first += Rows::run) {
+    Turn<Map> turn;
+    const auto take = [&]<bool After>(int pass) {
+      Row<TurnMap<Map, After>> view{{{}, turn}};
+      Rows::widen_row(raw, view.x.at);
+      if (pass + 1 < Rows::passes) raw = rows.load(pass + 1);
+      f(Rows::row(pass), view);
+      rows.store(view.x.at, pass);
+    };
+    take.template operator()<false>(first);
+#pragma unroll
+    for (int n = 1; n < Rows::run; n++) take.template operator()<true>(first + n);
   }
   __syncwarp();
 }
@@ -101,9 +167,14 @@ struct SliceTransforms {
   int first;
   const int* noted;  // where the positions stand if they are listed
 
-  template <class Row>
+  // Whether the keys follow each other.
+  ATTNLOOM_DEVICE bool consecutive() const {
+    return !positions.listed || !__any_sync(~0u, noted[lane_id() % kSlice] != noted[0] + lane_id() % kSlice);
+  }
+
+  template <bool Scaled = true, class Row>
   ATTNLOOM_DEVICE void key(int j, Row& row) const {
-    scale(row, site.k_scale);
+    if constexpr (Scaled) scale(row, site.k_scale);
     V::key_transform(params, row, site.at(positions, first + j, noted + j));
   }
   // Zeros where no row sees the key.
@@ -121,14 +192,25 @@ struct SliceTransforms {
   }
 };
 
+// The 16 keys of `transforms`, which lie at `memory`, through their transforms; by one warp.
+template <class S, class V, class Tile>
+ATTNLOOM_DEVICE void transform_keys(char* memory, const SliceTransforms<V>& transforms) {
+  using Rows = SharedRows<S::T, S::kv, S::head_dim, Tile>;
+  if constexpr (Rows::run > 1 && Turn<typename Rows::Map>::most <= 4) {  // more angles than registers hold else
+    if ((S::narrow || transforms.site.k_scale == 1.0f) && transforms.consecutive())
+      return transform_following_rows<S::T, S::kv, S::head_dim, Tile>(
+          memory, [&](int row, auto& view) { transforms.template key<S::narrow>(row, view); });
+  }
+  transform_rows<S::T, S::kv, S::head_dim, Tile>(memory, [&](int row, auto& view) { transforms.key(row, view); });
+}
+
 // Makes the 16 keys, or values, from ordinal `first` on ready for the products, in shared memory, after their copy has
 // come in.
 template <class S, class V, class Tile>
 ATTNLOOM_DEVICE void prepare_keys(char* memory, const typename V::Params& params, const KeySite<V>& site,
                                   const Positions& positions, int first, const int* noted) {
   const SliceTransforms<V> transforms{params, site, positions, first, noted};
-  if constexpr (V::has_key_transform)
-    transform_rows<S::T, S::kv, S::head_dim, Tile>(memory, [&](int row, auto& view) { transforms.key(row, view); });
+  if constexpr (V::has_key_transform) transform_keys<S, V, Tile>(memory, transforms);
   else if constexpr (S::narrow) widen_rows<S::T, S::kv, S::head_dim, Tile>(memory);
 }
 template <class S, class V, class Tile, class Seen>

@@ -17,19 +17,6 @@ struct Rope {
   template <class Params, class Row>
   static ATTNLOOM_FN void rotate(const Params& p, Row& row, int pos) {
     constexpr auto pairing = Params::interleaved ? attnloom::Pair::adjacent : attnloom::Pair::half;
-    const float position = static_cast<float>(pos + p.offset);
-    row.template pairs<pairing, Params::rotary_dim>([&](int i, float& a, float& b) {
-      float sine, cosine;
-      attnloom::sincos(position, p.inv_freq(i), sine, cosine);
-      const float first = a;
-      a = first * cosine - b * sine;
-      b = b * cosine + first * sine;
-    });
-    const float scale = p.scale;
-    if (scale == 1.0f) return;
-    row.template pairs<pairing, Params::rotary_dim>([scale](int, float& a, float& b) {
-      a *= scale;
-      b *= scale;
-    });
+    row.template rotate<pairing, Params::rotary_dim>(pos + p.offset, [&p](int i) { return p.inv_freq(i); }, p.scale);
   }
 };
