@@ -36,15 +36,18 @@ class IndexViewer:
         self._levels = tuple(args.index.levels)
         self._places = ctypes.c_void_p(ctypes.addressof(args.index)), ctypes.c_void_p(ctypes.addressof(index_bytes))
         self._num_kv_heads, self._device = num_kv_heads, device
+        self._written: ComposedIndex | None = None
 
     def write(self, index: ComposedIndex) -> None:
-        """Fill the view; the caller keeps `index` alive.
+        """Fill the view, unless it is of this index already, whose arrays stay where they are.
 
         Raises:
             PlanError: more levels than a kernel holds, or page lists for another number of kv heads.
             UnsupportedError: page ids on another device.
         """
-        levels = index.levels
+        if index is self._written:
+            return
+        self._written, levels = None, index.levels
         if len(levels) > MAX_LEVELS:
             raise PlanError(f"the index has {len(levels)} levels, a kernel holds at most {MAX_LEVELS}")
         arrays, on_device = _of_index(index), []
@@ -63,6 +66,7 @@ class IndexViewer:
         for view, indices in on_device:
             view.indices, view.indices_are_64 = indices.data_ptr(), indices.itemsize == 8
             view.indices_head_stride = indices.stride(0) if indices.dim() == 2 else 0
+        self._written = index
 
     def _host_pages(self, indices):
         """A tensor of page ids as an array, none where it is on the kernel's device."""

@@ -97,3 +97,35 @@ def test_refusals():
         view_index()((np.int32([0]), 3.5, None, None), 4, *places)
     with pytest.raises(IndexError):
         view_index()((), 4, *places)
+
+
+def test_an_index_is_looked_at_once_in_a_row():
+    written, one, other = Written(), index_of(np.int32([7, 8, 9, 10])), index_of(np.int32([1, 2, 3, 4]))
+    level, _ = written.write(one)
+    level.num_rows = 99
+    assert written.write(one)[0].num_rows == 99
+    assert written.write(other)[0].num_rows == 2
+    with pytest.raises(PlanError):
+        written.write(index_of(np.zeros((3, 4), np.int32), heads=True))
+    level.num_rows = 99
+    level, _ = written.write(other)
+    assert (level.num_rows, level.indices) == (2, other.levels[0].indices.ctypes.data)
+
+
+def test_arrays_that_are_one_lie_at_one_address():
+    zeros, rows = np.int32([0, 0]), np.int32([0, 1, 3])
+    arrays = {
+        "row_indptr": rows,
+        "kv_len": zeros,
+        "kv_start": zeros,
+        "kv_offset": zeros,
+        "page_begin": np.int64([0, 2]),
+    }
+    levels = [Level(indices=np.int32([7, 8, 9]), **arrays), Level(indices=np.int32([7, 8]), **arrays)]
+    index = ComposedIndex(page_size=4, qo_indptr=rows, kv_len=zeros, token_request=[0, 1, 1], levels=levels)
+    written = Written()
+    written.write(index)
+    for view, level in zip(written.args.index.levels, levels, strict=False):
+        for name in (*arrays, "indices"):
+            assert getattr(view, name) == getattr(level, name).ctypes.data, name
+    assert [sizes[0] for sizes in list(written.sizes.levels)[:2]] == [12, 8]

@@ -44,7 +44,7 @@ struct Array {
   const T* as() const { return static_cast<const T*>(data); }
 };
 
-// The arrays of a tuple, one after another; none is an array of nothing.
+// The arrays of a tuple, one after another; none is an array of nothing. Levels share some, which are asked for once.
 class Arrays {
  public:
   explicit Arrays(void* tuple) : tuple_(tuple) {}
@@ -55,6 +55,9 @@ class Arrays {
     void* object = PyTuple_GetItem(tuple_, at_++);
     PyBuffer buffer;
     if (failed_ || object == &_Py_NoneStruct) return {};
+    for (int i = 0; i < known_; ++i) {
+      if (objects_[i] == object) return arrays_[i];
+    }
     if (object == nullptr || PyObject_GetBuffer(object, &buffer, kStrided) != 0) {
       failed_ = true;
       return {};
@@ -65,13 +68,21 @@ class Arrays {
       if (buffer.bytes > 0) array.bytes = (buffer.shape[0] - 1) * buffer.strides[0] + buffer.shape[1] * buffer.itemsize;
     }
     PyBuffer_Release(&buffer);
+    if (known_ < kMost) {
+      objects_[known_] = object;
+      arrays_[known_++] = array;
+    }
     return array;
   }
 
  private:
+  static constexpr int kMost = kOfIndex + kOfLevel;
   void* tuple_;
   ptrdiff_t at_ = 0;
   bool failed_ = false;
+  int known_ = 0;
+  void* objects_[kMost];
+  Array arrays_[kMost];
 };
 
 void view_level(Arrays& arrays, LevelView& view, LevelBytes& bytes) {
