@@ -79,40 +79,49 @@ struct Pairs {
   }
 };
 
-// Bits [begin, end) of a word.
-ATTNLOOM_DEVICE uint32_t bits_between(int begin, int end) {
-  const uint32_t below_end = end <= 0 ? 0u : end >= 32 ? ~0u : (1u << end) - 1u;
-  const uint32_t below_begin = begin <= 0 ? 0u : begin >= 32 ? ~0u : (1u << begin) - 1u;
-  return below_end & ~below_begin;
-}
+// The bits of a word from `begin` on, of which it may have none.
+ATTNLOOM_DEVICE uint32_t bits_from(int begin) { return __funnelshift_lc(0u, ~0u, static_cast<uint32_t>(max(begin, 0))); }
 
-// Which of the 32 keys from `first_key` on row r sees, a bit each.
+// Bits [begin, end) of a word.
+ATTNLOOM_DEVICE uint32_t bits_between(int begin, int end) { return bits_from(begin) & ~bits_from(end); }
+
+// Which of 32 keys a row sees, a bit each. A lane's own are the first two of every eight: of others nothing is said.
 template <class V, class R>
-ATTNLOOM_DEVICE uint32_t seen_keys(const Pairs<V>& pairs, const R& rows, int r, int first_key, int keys, const int* noted) {
-  uint32_t bits = 0;
-  if (V::has_kv_range && pairs.by_position) {
-#pragma unroll 1
-    for (int j = 0; j < min(keys, 32); j++) {
-      bool seen = false;
-#pragma unroll
-      for (int n = 0; n < R::slots; n++) seen |= rows.lo[n][r] <= noted[j] && noted[j] < rows.hi[n][r];
-      bits |= static_cast<uint32_t>(seen) << j;
-    }
-    bits &= bits_between(pairs.item.kv_begin - first_key, pairs.item.kv_end - first_key);
-  } else {
+struct SeenKeys {
+  const Pairs<V>& pairs;
+  const R& rows;
+
+  // By key ordinals.
+  ATTNLOOM_DEVICE uint32_t in_range(int r, int first_key) const {
+    uint32_t bits = 0;
 #pragma unroll
     for (int n = 0; n < R::slots; n++) bits |= bits_between(rows.lo[n][r] - first_key, rows.hi[n][r] - first_key);
+    return bits;
   }
-  if (pairs.masked) {
+  // By positions, which stand at `noted`, of the first 8 `eights` keys.
+  ATTNLOOM_DEVICE uint32_t at_positions(int r, int first_key, const int* noted, int eights) const {
+    uint32_t bits = 0;
+#pragma unroll 1
+    for (int t = 0; t < eights; t++)
+#pragma unroll
+      for (int j = 8 * t; j < 8 * t + 2; j++) {
+        bool seen = false;
+#pragma unroll
+        for (int n = 0; n < R::slots; n++) seen |= rows.lo[n][r] <= noted[j] && noted[j] < rows.hi[n][r];
+        bits |= static_cast<uint32_t>(seen) << j;
+      }
+    return bits & bits_between(pairs.item.kv_begin - first_key, pairs.item.kv_end - first_key);
+  }
+  // By the block row's packed mask.
+  ATTNLOOM_DEVICE uint32_t in_mask(int r, int first_key) const {
     const uint32_t* mask = pairs.mask();
     const int64_t row = static_cast<int64_t>(rows.place[r]) * pairs.item.row_kv_len;
     const int64_t bit = row + first_key, last = (row + pairs.item.kv_end - 1) >> 5;
     const int64_t word = bit >> 5;
     const uint32_t low = word <= last ? mask[word] : 0u, high = word < last ? mask[word + 1] : 0u;
-    bits &= __funnelshift_r(low, high, static_cast<uint32_t>(bit) & 31u);
+    return __funnelshift_r(low, high, static_cast<uint32_t>(bit) & 31u);
   }
-  return bits;
-}
+};
 
 // Logits as functors make them. `Plain`: the keys stand one after the other and all lie in the item.
 template <bool Plain, class V, int M, int N, class R>
@@ -139,13 +148,42 @@ ATTNLOOM_DEVICE void transform_logits(float (&s)[M][N][4], const Pairs<V>& pairs
     }
 }
 
-// s: products of rows [first_row, ...) with keys from `first_key` on, in fragments. Hidden pairs are -inf, or 0 as weights.
+// Hides the keys that a row does not see: -inf, or 0 as weights.
+template <class V, int M, int N, class R>
+ATTNLOOM_DEVICE void hide(float (&s)[M][N][4], const Pairs<V>& pairs, const R& rows, int first_row, int first_key,
+                          const int* noted) {
+  constexpr float hidden = V::use_softmax ? -inf : 0.0f;
+  constexpr int words = (N + 3) / 4;
+  const int lane = here(lane_id()), g = lane / 4, c = lane % 4;
+  const SeenKeys<V, R> keys{pairs, rows};
+  uint32_t seen[M][2][words];  // from this lane's first key on
+  const auto each_word = [&](auto f) {
+#pragma unroll
+    for (int i = 0; i < M; i++)
+#pragma unroll
+      for (int h = 0; h < 2; h++)
+#pragma unroll
+        for (int w = 0; w < words; w++) f(seen[i][h][w], first_row + 16 * i + 8 * h + g, 32 * w + 2 * c, min(4, N - 4 * w));
+  };
+  if (V::has_kv_range && pairs.by_position)
+    each_word([&](uint32_t& bits, int r, int j, int eights) { bits = keys.at_positions(r, first_key + j, noted + j, eights); });
+  else
+    each_word([&](uint32_t& bits, int r, int j, int) { bits = keys.in_range(r, first_key + j); });
+  if (pairs.masked) each_word([&](uint32_t& bits, int r, int j, int) { bits &= keys.in_mask(r, first_key + j); });
+#pragma unroll
+  for (int i = 0; i < M; i++)
+#pragma unroll
+    for (int t = 0; t < N; t++)
+#pragma unroll
+      for (int e = 0; e < 4; e++)
+        s[i][t][e] = seen[i][e / 2][t / 4] >> (8 * (t % 4) + e % 2) & 1u ? s[i][t][e] : hidden;
+}
+
+// s: products of rows [first_row, ...) with keys from `first_key` on, in fragments, become scores.
 // `whole`: every row sees all these keys. `noted`: where the keys' positions stand if they are listed.
 template <class S, class V, int M, int N, class R>
 ATTNLOOM_DEVICE void score(float (&s)[M][N][4], const Pairs<V>& pairs, const R& rows, const Units<V>& units, int first_row,
                            int first_key, const int* noted, bool whole) {
-  constexpr float hidden = V::use_softmax ? -inf : 0.0f;
-  const int lane = here(lane_id()), g = lane / 4, c = lane % 4;
   if (V::has_logits_transform || !V::use_softmax || units.scaled) {
 #pragma unroll
     for (int i = 0; i < M; i++)
@@ -159,21 +197,7 @@ ATTNLOOM_DEVICE void score(float (&s)[M][N][4], const Pairs<V>& pairs, const R& 
       transform_logits<true>(s, pairs, rows, first_row, first_key, noted);
     else transform_logits<false>(s, pairs, rows, first_row, first_key, noted);
   }
-  if (whole) return;
-#pragma unroll
-  for (int i = 0; i < M; i++)
-#pragma unroll
-    for (int h = 0; h < 2; h++)
-#pragma unroll
-      for (int word = 0; word < (N + 3) / 4; word++) {
-        const uint32_t seen = seen_keys(pairs, rows, first_row + 16 * i + 8 * h + g, first_key + 32 * word, 8 * N - 32 * word,
-                                        noted + 32 * word) >> 2 * c;
-#pragma unroll
-        for (int t = 4 * word; t < min(N, 4 * word + 4); t++)
-#pragma unroll
-          for (int e = 0; e < 2; e++)
-            s[i][t][2 * h + e] = seen >> (8 * (t % 4) + e) & 1u ? s[i][t][2 * h + e] : hidden;
-      }
+  if (!whole) hide<V>(s, pairs, rows, first_row, first_key, noted);
 }
 
 // Weights as the left operand of their product with V.
