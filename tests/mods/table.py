@@ -12,7 +12,7 @@ from attnloom import jit
 from attnloom.compose import compose
 from attnloom.mods.descriptor import POSITIONAL
 from attnloom.plugins import PluginSet
-from attnloom.testing.functors import SITE_FIELDS, FunctorSpec
+from attnloom.testing.functors import FunctorSpec, packed_sites
 
 _FUNCTIONS = """
 ATTNLOOM_EXPORT void {alias}_score(const Params& p, float* x, int64_t n, const Site* sites) {{
@@ -95,7 +95,7 @@ class Table:
         return ((lo_a <= pos) & (pos < hi_a)) | ((lo_b <= pos) & (pos < hi_b))
 
     def _call(self, name, out, sites):
-        packed = np.ascontiguousarray(np.stack([getattr(sites, name) for name in SITE_FIELDS], axis=1), np.int32)
+        packed = packed_sites(sites)
         pointers = [ctypes.c_void_p(value) for value in (self.params.address, out.ctypes.data)]
         getattr(self._library, name)(*pointers, ctypes.c_int64(len(packed)), ctypes.c_void_p(packed.ctypes.data))
         return out

@@ -58,6 +58,12 @@ def test_fifty_lengths_and_values_are_one_compile():
     assert len({entry.key for entry in jit.entries() if entry.kind == "kernel"} - before) == 1
 
 
+def test_a_distance_is_not_converted():
+    text = lower_variant(Variant.from_mods("a", score_mod=tilted(torch.rand(4)))).text
+    assert "static_cast<float>(site.distance)" in text
+    assert "kv_pos" not in text
+
+
 def test_strided_and_zero_d_captures_share_the_text():
     wide = torch.rand(4, 6)
     texts = {

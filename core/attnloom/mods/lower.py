@@ -77,6 +77,8 @@ class Lowered:
             )
         if value.number is not None:
             return literal(value.number, dtype)
+        if value.as_float is not None and dtype is torch.float32:
+            return value.as_float
         return cast(value.text, value.dtype, dtype)
 
 
@@ -144,6 +146,10 @@ def _call(lowered: Lowered, node, names: set[str], **modes) -> None:
     value = node.meta.get("val")
     if not isinstance(value, torch.Tensor):
         raise Refusal(f"calls {op_name(node)}, which returns no tensor", "operations on single elements", _REMEDY)
+    if _is_distance(lowered, node):
+        text = "mods::sub(site.kv_pos, site.q_pos)"
+        lowered.values[node] = Scalar(text, value.dtype, as_float="static_cast<float>(site.distance)")
+        return
     call = Call(lowered, node, value.dtype, **modes)
     handler = OPS.get(op_name(node))
     if handler is None:
@@ -166,6 +172,11 @@ def _call(lowered: Lowered, node, names: set[str], **modes) -> None:
     reads += tuple(_index_nodes(lowered, node)) if views else ()
     lowered.statements[node] = Statement(name, type_of(value.dtype), result, reads)
     lowered.values[node] = Scalar(name, value.dtype, nonnegative=call.nonnegative(result))
+
+
+def _is_distance(lowered: Lowered, node) -> bool:
+    arguments = [lowered.arguments.get(read) for read in node.all_input_nodes]
+    return op_name(node) == "sub" and arguments == ["kv_idx", "q_idx"] and not node.kwargs
 
 
 _REMEDY = "write it with the operations above, or compute it before the function is defined and capture the result"

@@ -18,12 +18,14 @@ class Scalar:
         text: the C++ expression that reads it, of `dtype`.
         number: the Python number it is, where it is a literal.
         nonnegative: whether it is known to be at least 0.
+        as_float: a C++ expression of it as float32, where there is a cheaper one than a conversion.
     """
 
     text: str
     dtype: torch.dtype
     number: bool | int | float | None = None
     nonnegative: bool = False
+    as_float: str | None = None
 
 
 @frozen(eq=False)

@@ -50,7 +50,8 @@ ATTNLOOM_ROWS(output_transform, output_transform_@, HEAD_DIM_V)
 ATTNLOOM_EXPORT void logits_transform_@(const Params* p, float* x, int64_t n, const Site* sites) {
   _Pragma("omp simd") for (int64_t i = 0; i < n; i++) {
     const Site& s = sites[i];
-    const Site site{s.request, s.qo_head, s.kv_head, s.q_index, s.kv_index, s.q_pos, s.kv_pos, s.qo_len, s.kv_len};
+    const Site site{s.request, s.qo_head, s.kv_head, s.q_index, s.kv_index,
+                    s.q_pos, s.kv_pos, s.qo_len, s.kv_len, s.distance};
     x[i] = Variant::logits_transform(*p, x[i], site);
   }
 }
@@ -181,7 +182,7 @@ class CompiledFunctors:
 
     def ranges(self, sites: SimpleNamespace) -> list[list[tuple[int, int]]]:
         """`kv_range` of each site: sorted disjoint intervals."""
-        packed = _packed(sites)
+        packed = packed_sites(sites)
         counts = np.zeros(len(packed), np.int32)
         bounds = np.zeros((len(packed), self.facts["max_ranges"], 2), np.int32)
         self._function("kv_range")(
@@ -194,7 +195,7 @@ class CompiledFunctors:
         return self._call("row_init", np.zeros((len(sites.request), 2), np.float32), sites)
 
     def _call(self, name: str, out: np.ndarray, sites: SimpleNamespace) -> np.ndarray:
-        packed = _packed(sites)
+        packed = packed_sites(sites)
         self._function(name)(_pointer(self.params.struct), _pointer(out), ctypes.c_int64(len(packed)), _pointer(packed))
         return out
 
@@ -344,8 +345,11 @@ def _assert_near(functor: str, got, want, bound) -> None:
     )
 
 
-def _packed(sites: SimpleNamespace) -> np.ndarray:
-    return np.ascontiguousarray(np.stack([getattr(sites, name) for name in SITE_FIELDS], axis=1), np.int32)
+def packed_sites(sites: SimpleNamespace) -> np.ndarray:
+    """`sites` as an array of C++'s `Site`, one a row."""
+    distance = (sites.kv_pos - sites.q_pos).astype(np.float32).view(np.int32)
+    fields = [*(getattr(sites, name) for name in SITE_FIELDS), distance, np.zeros_like(distance)]
+    return np.ascontiguousarray(np.stack(fields, axis=1), np.int32)
 
 
 def _pointer(value) -> ctypes.c_void_p:

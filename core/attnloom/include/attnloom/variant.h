@@ -25,11 +25,28 @@
 
 namespace attnloom {
 
+// A difference of positions as a float, which costs a device less than to subtract and convert them: what it is at the first
+// of a row's keys, and how much further a key is, a constant.
+struct Distance {
+  float first, onward;
+
+  ATTNLOOM_FN operator float() const { return first + onward; }
+
+  friend ATTNLOOM_FN float operator*(float slope, Distance distance) {
+#if defined(__CUDA_ARCH__)
+    return ::fmaf(slope, distance.onward, slope * distance.first);
+#else
+    return slope * static_cast<float>(distance);
+#endif
+  }
+};
+
 // Where a functor is called. Indices are ordinals in the request; positions say where a token sits in its sequence.
 // key_transform and value_transform see q_index = -1, q_pos = 0 and qo_head = -1; query_transform, output_transform,
 // kv_range and row_init see kv_index = -1 and kv_pos = -1.
 struct Site {
   int request, qo_head, kv_head, q_index, kv_index, q_pos, kv_pos, qo_len, kv_len;
+  Distance distance{};  // kv_pos - q_pos of a pair
 };
 
 inline constexpr int kPosMin = std::numeric_limits<int>::min();

@@ -1,6 +1,8 @@
 // Warp verbs of the tensor cores: 16 x 8 x 16 products of bfloat16 or float16, and the loads that lay their operands out.
 // In a fragment, lane 4 g + c holds elements 2 c, 2 c + 1 (and 2 c + 8, 2 c + 9) of rows g and g + 8.
 #pragma once
+#include <type_traits>
+
 #include "../args.h"
 
 namespace attnloom::cuda {
@@ -10,7 +12,8 @@ namespace attnloom::cuda {
 // `x`, computed where it stands: what follows from it is not kept in registers across a loop.
 template <class T>
 ATTNLOOM_DEVICE T here(T x) {
-  if constexpr (sizeof(T) == 8) asm volatile("" : "+l"(x));
+  if constexpr (std::is_same_v<T, float>) asm volatile("" : "+f"(x));
+  else if constexpr (sizeof(T) == 8) asm volatile("" : "+l"(x));
   else asm volatile("" : "+r"(x));
   return x;
 }

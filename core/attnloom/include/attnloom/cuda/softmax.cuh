@@ -125,8 +125,8 @@ struct SeenKeys {
 
 // Logits as functors make them. `Plain`: the keys stand one after the other and all lie in the item.
 template <bool Plain, class V, int M, int N, class R>
-ATTNLOOM_DEVICE void transform_logits(float (&s)[M][N][4], const Pairs<V>& pairs, const R& rows, int first_row, int first_key,
-                                      const int* noted) {
+ATTNLOOM_DEVICE void transform_logits(float (&s)[M][N][4], const Pairs<V>& pairs, const R& rows, const Units<V>& units,
+                                      int first_row, int first_key, const int* noted) {
   constexpr float hidden = V::use_softmax ? -inf : 0.0f;
   const int lane = here(lane_id()), g = lane / 4, c = lane % 4;
   const int last = pairs.positions.last(), kv_start = pairs.item.kv_start;
@@ -135,14 +135,19 @@ ATTNLOOM_DEVICE void transform_logits(float (&s)[M][N][4], const Pairs<V>& pairs
 #pragma unroll
     for (int h = 0; h < 2; h++) {
       Site site = rows.site(first_row + 16 * i + 8 * h + g, pairs.kv_head);
+      const float first_distance = static_cast<float>(kv_start + first_key + 2 * c - site.q_pos);
 #pragma unroll
       for (int t = 0; t < N; t++)
 #pragma unroll
         for (int e = 2 * h; e < 2 * h + 2; e++) {
-          const int j = 8 * t + 2 * c + e % 2;
+          const int onward = 8 * t + e % 2, j = 2 * c + onward;
           site.kv_index = kv_start + (Plain ? first_key + j : min(first_key + j, last));
           site.kv_pos = !Plain && pairs.positions.listed ? noted[j] : site.kv_index;
-          const float x = V::logits_transform(pairs.params, s[i][t][e], site);
+          if (Plain) site.distance = {first_distance, static_cast<float>(onward)};
+          else site.distance = {static_cast<float>(site.kv_pos - site.q_pos), 0.0f};
+          const float logit = V::has_logits_transform ? units.scale * s[i][t][e] : s[i][t][e];
+          float x = V::logits_transform(pairs.params, logit, site);
+          if (!Plain) x = here(x);  // or both ways would share their last sums, away from the products before them
           s[i][t][e] = V::logits_mask(pairs.params, site) ? x : hidden;
         }
     }
@@ -184,7 +189,7 @@ ATTNLOOM_DEVICE void hide(float (&s)[M][N][4], const Pairs<V>& pairs, const R& r
 template <class S, class V, int M, int N, class R>
 ATTNLOOM_DEVICE void score(float (&s)[M][N][4], const Pairs<V>& pairs, const R& rows, const Units<V>& units, int first_row,
                            int first_key, const int* noted, bool whole) {
-  if (V::has_logits_transform || !V::use_softmax || units.scaled) {
+  if (!V::has_logits_transform && units.scaled) {
 #pragma unroll
     for (int i = 0; i < M; i++)
 #pragma unroll
@@ -193,9 +198,9 @@ ATTNLOOM_DEVICE void score(float (&s)[M][N][4], const Pairs<V>& pairs, const R& 
         for (int e = 0; e < 4; e++) s[i][t][e] *= units.scale;
   }
   if constexpr (V::has_logits_transform || V::has_logits_mask) {
-    if (!pairs.positions.listed && first_key + 8 * N <= pairs.item.kv_end)
-      transform_logits<true>(s, pairs, rows, first_row, first_key, noted);
-    else transform_logits<false>(s, pairs, rows, first_row, first_key, noted);
+    const bool listed = pairs.positions.listed, inside = first_key + 8 * N <= pairs.item.kv_end;
+    if (!listed & inside) transform_logits<true>(s, pairs, rows, units, first_row, first_key, noted);
+    else transform_logits<false>(s, pairs, rows, units, first_row, first_key, noted);
   }
   if (!whole) hide<V>(s, pairs, rows, first_row, first_key, noted);
 }

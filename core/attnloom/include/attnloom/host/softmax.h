@@ -47,6 +47,7 @@ ATTNLOOM_FN void score_row(const RunArgs& args, const typename V::Params& params
         Site site = row;
         site.kv_index = first_index + j;
         site.kv_pos = at.pos[j];
+        site.distance = {static_cast<float>(site.kv_pos - site.q_pos), 0.0f};
         const float x = V::logits_transform(params, s[j], site);
         s[j] = V::logits_mask(params, site) ? x : kHidden<V>;
       }

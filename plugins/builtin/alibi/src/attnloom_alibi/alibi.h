@@ -5,6 +5,6 @@
 struct Alibi {
   template <class Params>
   ATTNLOOM_FN float logits_transform(const Params& p, float logit, const attnloom::Site& site) const {
-    return logit + p.slopes(site.qo_head) * static_cast<float>(site.kv_pos - site.q_pos);
+    return logit + p.slopes(site.qo_head) * site.distance;
   }
 };
