@@ -30,6 +30,8 @@ KERNELS = {
     "wgmma": (HOPPER, "causal", {}),
     "wgmma_d80": (HOPPER, "d80", {"dtype": "float16"}),
     "wgmma_window": (HOPPER, "window", {"head_dim": 64}),
+    "wgmma_soft_cap": (HOPPER, "soft_cap", {}),
+    "wgmma_capped_alibi": (HOPPER, "capped_alibi", {}),
     "wgmma_e4m3_rope": (HOPPER, "e4m3_rope", {}),
 }
 """Of each kernel the architecture, the spec of `tests/gpu`, and what is changed in it."""

@@ -29,6 +29,7 @@ SPECS = {
         "params": {"sliding_window.left": 20, "sinks.sinks": np.float32([0.5, -1, 2, 0, 1, 1, -2, 3])},
     },
     "alibi": {"variants": ["causal", "alibi"], "head_dim": 64},
+    "capped_alibi": {"variants": ["causal", "alibi", "soft_cap"], "head_dim": 64, "params": {"soft_cap.cap": 5.0}},
     "sigmoid": {"variants": ["causal", "sigmoid"], "head_dim": 64},
     "qk_norm": {"variants": ["qk_norm", "rope", "causal"], "head_dim": 64},
     "e4m3": {"variants": ["causal"], "kv_dtype": "float8_e4m3fn"},

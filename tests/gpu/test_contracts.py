@@ -48,8 +48,9 @@ def test_the_same_plan_gives_the_same_bits(bench, rng):
         assert all(map(torch.equal, first, bench.run(wrapper, data)))
 
 
-def test_batch_invariance(bench, rng):
-    spec = bench.spec("causal", batch_invariant=True)
+@pytest.mark.parametrize("name", ("causal", "soft_cap"))
+def test_batch_invariance(bench, rng, name):
+    spec = bench.spec(name, batch_invariant=True)
     wrapper = bench.wrapper(spec)
     build = attnloom.storage_format("page_table").build_index
     table = rng.permutation(400).astype(np.int32).reshape(4, 100)

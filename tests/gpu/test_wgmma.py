@@ -37,7 +37,9 @@ def test_head_dims(bench, rng, name, page_size):
     bench.check(wrapper_of(bench, spec), index, host, data)
 
 
-@pytest.mark.parametrize("name", ("soft_cap", "window", "alibi", "sigmoid", "qk_norm", "e4m3", "e5m2", "e4m3_rope"))
+@pytest.mark.parametrize(
+    "name", ("soft_cap", "window", "alibi", "capped_alibi", "sigmoid", "qk_norm", "e4m3", "e5m2", "e4m3_rope")
+)
 def test_variants(bench, rng, name):
     spec = bench.spec(name)
     index, host, data = bench.batch(rng, spec, ODD)

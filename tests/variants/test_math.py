@@ -20,6 +20,9 @@ extern "C" __attribute__((visibility("default")))
 void f_turn(const float* a, const float* b, float* s, float* c, long n) {
   _Pragma("omp simd") for (long i = 0; i < n; i++) attnloom::sincos(a[i], b[i], s[i], c[i]);
 }
+extern "C" __attribute__((visibility("default"))) void f_soft_clamp(float* x, float bound, long n) {
+  _Pragma("omp simd") for (long i = 0; i < n; i++) x[i] = attnloom::soft_clamp(x[i], bound);
+}
 """
 
 
@@ -95,6 +98,16 @@ def test_tanh_is_odd(call):
     x = np.linspace(0, 12, 10_001, dtype=np.float32)
     np.testing.assert_array_equal(call("tanh", -x), -call("tanh", x))
     assert np.signbit(call("tanh", [-0.0])).all()
+
+
+@pytest.mark.parametrize("bound", [1e-3, 1.0, 50.0, 1e6])
+def test_a_soft_clamp_is_a_scaled_tanh(library, bound):
+    x = bound * np.concatenate([np.linspace(-12, 12, 10_001), [np.inf, -np.inf, 0]]).astype(np.float32)
+    got = x.copy()
+    library.f_soft_clamp(ctypes.c_void_p(got.ctypes.data), ctypes.c_float(bound), ctypes.c_long(got.size))
+    exact = np.float32(bound).astype(np.float64)
+    assert np.abs(got - exact * np.tanh(x / exact)).max() < 3e-7 * bound
+    np.testing.assert_array_equal(got[-3:], np.float32([bound, -bound, 0]))
 
 
 @pytest.mark.parametrize("scale", [1e-6, 1.0, 100.0, 1e4, 1e6, 1e9])

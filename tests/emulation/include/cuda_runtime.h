@@ -39,6 +39,9 @@ using std::min;
 // ------------------------------------------------------------------------------------------------------- intrinsics
 
 inline float __uint_as_float(unsigned x) { return std::bit_cast<float>(x); }
+inline float __int_as_float(int x) { return std::bit_cast<float>(x); }
+inline int __float_as_int(float x) { return std::bit_cast<int>(x); }
+inline int __vimax3_s32(int a, int b, int c) { return std::max({a, b, c}); }
 inline float __fdividef(float a, float b) { return a / b; }
 #define __expf(x) std::exp(x)  // the C library declares functions of these names
 #define __logf(x) std::log(x)

@@ -25,6 +25,11 @@ constexpr int extra_ranges() {
   else return 0;
 }
 
+template <class V, class P>
+constexpr bool asks_for_key() {
+  return defines_logits_mask<V> || (defines_logits_transform<V> && !attnloom::takes_logits<V, P>);
+}
+
 template <class V>
 constexpr bool monotone() {
   if constexpr (!defines_kv_range<V>) return true;
@@ -55,6 +60,11 @@ struct Composed {
   static constexpr bool use_softmax = (wants_softmax<typename Members::Variant>() && ...);
   static constexpr bool range_monotone = (detail::monotone<typename Members::Variant>() && ...);
   static constexpr bool range_head_uniform = (detail::head_uniform<typename Members::Variant>() && ...);
+  static constexpr bool takes_logits =
+      (attnloom::takes_logits<typename Members::Variant, detail::MemberParams<Params, Members>> || ...);
+  // Whether the chain of a logit depends on which key it is of.
+  static constexpr bool logits_by_key =
+      (detail::asks_for_key<typename Members::Variant, detail::MemberParams<Params, Members>>() || ...);
   static constexpr int max_ranges =
       (1 + ... + detail::extra_ranges<typename Members::Variant, detail::MemberParams<Params, Members>>());
 
@@ -81,6 +91,13 @@ struct Composed {
   static ATTNLOOM_FN float logits_transform([[maybe_unused]] const Params& p, float logit, [[maybe_unused]] const Site& site) {
     ((logit = logits_step<Members>(p, logit, site)), ...);
     return logit;
+  }
+  // The same of several logits of a row, whose sites are site_of(0), ...
+  template <int N, class SiteOf>
+  static ATTNLOOM_FN Logits<N> logits_transform([[maybe_unused]] const Params& p, Logits<N> logits,
+                                                [[maybe_unused]] const SiteOf& site_of) {
+    ((logits = logits_step<Members>(p, logits, site_of)), ...);
+    return logits;
   }
 
   // True where every mask keeps the pair.
@@ -134,6 +151,21 @@ struct Composed {
     using V = typename M::Variant;
     if constexpr (defines_logits_transform<V>) return V{}.logits_transform(params_of<M>(p), logit, site);
     else return logit;
+  }
+  template <class M, int N, class SiteOf>
+  static ATTNLOOM_FN Logits<N> logits_step([[maybe_unused]] const Params& p, const Logits<N>& logits,
+                                           [[maybe_unused]] const SiteOf& site_of) {
+    using V = typename M::Variant;
+    if constexpr (!defines_logits_transform<V>) return logits;
+    else if constexpr (attnloom::takes_logits<V, detail::MemberParams<Params, M>>)
+      return V{}.logits_transform(params_of<M>(p), logits, site_of(0));
+    else {
+      Logits<N> changed{.factor = 1.0f};
+      ATTNLOOM_LOOP
+      for (int i = 0; i < N; i++)
+        changed.at[i] = V{}.logits_transform(params_of<M>(p), logits.at[i] * logits.factor, site_of(i));
+      return changed;
+    }
   }
   template <class M>
   static ATTNLOOM_FN bool mask_step([[maybe_unused]] const Params& p, [[maybe_unused]] const Site& site) {

@@ -66,10 +66,14 @@ ATTNLOOM_FN float exp(float x) { return ::expf(x); }
 ATTNLOOM_FN float exp2(float x) { return detail::fast_exp2(x); }
 ATTNLOOM_FN float log(float x) { return ::logf(x); }
 
-// Hyperbolic tangent, absolute error 3e-7.
-ATTNLOOM_FN float tanh(float x) {
-  return ::fmaf(-2.0f, detail::fast_reciprocal(detail::fast_exp2(x * 2.88539008f) + 1.0f), 1.0f);
+// bound * tanh(x / bound), bound > 0, absolute error 4e-7 * bound.
+ATTNLOOM_FN float soft_clamp(float x, float bound) {
+  const float e = detail::fast_exp2(::fabsf(x) * (2.88539008f / bound));
+  return ::copysignf(::fmaf(-2.0f * bound, detail::fast_reciprocal(1.0f + e), bound), x);
 }
+
+// Hyperbolic tangent, absolute error 3e-7.
+ATTNLOOM_FN float tanh(float x) { return soft_clamp(x, 1.0f); }
 
 // Sine and cosine of an angle in radians, absolute error 1e-6.
 ATTNLOOM_FN void sincos(float x, float& sine, float& cosine) {
@@ -196,6 +200,9 @@ ATTNLOOM_FN float tanh(float x) {
   const float e = power * p + (power - 1.0f);  // e^2a - 1
   return ::copysignf(e / (e + 2.0f), x);
 }
+
+// bound * tanh(x / bound), bound > 0.
+ATTNLOOM_FN float soft_clamp(float x, float bound) { return bound * attnloom::tanh(x / bound); }
 
 // Sine and cosine of an angle in radians, absolute error below 1e-7 for |x| <= 2^31.
 ATTNLOOM_FN void sincos(float x, float& sine, float& cosine) { detail::sincos_double(x, sine, cosine); }

@@ -76,11 +76,18 @@ ATTNLOOM_ROW_SIGNATURE(value_transform)
 ATTNLOOM_ROW_SIGNATURE(output_transform)
 #undef ATTNLOOM_ROW_SIGNATURE
 
+// Of any type of logit.
+template <class V, class P>
+concept takes_logits = requires(const V v, const P& p, const Logits<4>& logits, const Site& site) {
+  { v.logits_transform(p, logits, site) } -> std::same_as<Logits<4>>;
+};
+
 template <class V, class P>
 concept signature_logits_transform = requires(const V v, const P& p, const Site& site) {
-  { v.logits_transform(p, detail::ExactFloat{}, site) } -> std::same_as<float>;
   { v.logits_transform(p, 0.0f, site) } -> std::same_as<float>;
-};
+} && (takes_logits<V, P> || requires(const V v, const P& p, const Site& site) {
+  { v.logits_transform(p, detail::ExactFloat{}, site) } -> std::same_as<float>;
+});
 
 template <class V, class P>
 concept signature_logits_mask = requires(const V v, const P& p, const Site& site) {

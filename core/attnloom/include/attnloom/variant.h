@@ -4,6 +4,8 @@
 //   template <class Params, class Row> void key_transform(const Params&, Row&, const Site&) const
 //   template <class Params, class Row> void value_transform(const Params&, Row&, const Site&) const
 //   template <class Params>            float logits_transform(const Params&, float logit, const Site&) const
+//     or, where it does not matter which key, template <class Params, class Logit> with `Logit logit`, and returning Logit:
+//     a kernel may give it several of a row, attnloom::Logits, and the site of the first
 //   template <class Params>            bool logits_mask(const Params&, const Site&) const        true keeps the pair
 //   template <class Params>            Range kv_range(const Params&, const Site&) const          or Ranges; of kv_pos
 //   template <class Params>            RowInit row_init(const Params&, const Site&) const
@@ -19,6 +21,7 @@
 #include <limits>
 
 #include "fn.h"
+#include "logits.h"
 #include "math.h"
 #include "row.h"
 #include "tensor_ref.h"

@@ -128,36 +128,45 @@ template <bool Plain, class V, int M, int N, class R>
 ATTNLOOM_DEVICE void transform_logits(float (&s)[M][N][4], const Pairs<V>& pairs, const R& rows, const Units<V>& units,
                                       int first_row, int first_key, const int* noted) {
   constexpr float hidden = V::use_softmax ? -inf : 0.0f;
+  constexpr int at_once = N < 4 ? 2 * N : 8;  // as registers allow
   const int lane = here(lane_id()), g = lane / 4, c = lane % 4;
   const int last = pairs.positions.last(), kv_start = pairs.item.kv_start;
 #pragma unroll
   for (int i = 0; i < M; i++)
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-      Site site = rows.site(first_row + 16 * i + 8 * h + g, pairs.kv_head);
-      const float first_distance = static_cast<float>(kv_start + first_key + 2 * c - site.q_pos);
+      const Site row = rows.site(first_row + 16 * i + 8 * h + g, pairs.kv_head);
+      const float first_distance = static_cast<float>(kv_start + first_key + 2 * c - row.q_pos);
 #pragma unroll
-      for (int t = 0; t < N; t++)
-#pragma unroll
-        for (int e = 2 * h; e < 2 * h + 2; e++) {
-          const int onward = 8 * t + e % 2, j = 2 * c + onward;
+      for (int first = 0; first < 2 * N; first += at_once) {
+        const auto site_of = [&](int n) {
+          Site site = row;
+          const int onward = (first + n) / 2 * 8 + n % 2, j = 2 * c + onward;
           site.kv_index = kv_start + (Plain ? first_key + j : min(first_key + j, last));
           site.kv_pos = !Plain && pairs.positions.listed ? noted[j] : site.kv_index;
           if (Plain) site.distance = {first_distance, static_cast<float>(onward)};
           else site.distance = {static_cast<float>(site.kv_pos - site.q_pos), 0.0f};
-          const float logit = V::has_logits_transform ? units.scale * s[i][t][e] : s[i][t][e];
-          float x = V::logits_transform(pairs.params, logit, site);
+          return site;
+        };
+        const auto at = [&](int n) -> float& { return s[i][(first + n) / 2][2 * h + n % 2]; };
+        Logits<at_once> logits{.factor = V::has_logits_transform ? units.scale : 1.0f};
+#pragma unroll
+        for (int n = 0; n < at_once; n++) logits.at[n] = at(n);
+        logits = V::logits_transform(pairs.params, logits, site_of);
+#pragma unroll
+        for (int n = 0; n < at_once; n++) {
+          float x = logits.at[n] * logits.factor;
           if (!Plain) x = here(x);  // or both ways would share their last sums, away from the products before them
-          s[i][t][e] = V::logits_mask(pairs.params, site) ? x : hidden;
+          at(n) = V::logits_mask(pairs.params, site_of(n)) ? x : hidden;
         }
+      }
     }
 }
 
-// Hides the keys that a row does not see: -inf, or 0 as weights.
+// Makes `hidden` of the keys that a row does not see.
 template <class V, int M, int N, class R>
 ATTNLOOM_DEVICE void hide(float (&s)[M][N][4], const Pairs<V>& pairs, const R& rows, int first_row, int first_key,
-                          const int* noted) {
-  constexpr float hidden = V::use_softmax ? -inf : 0.0f;
+                          const int* noted, float hidden) {
   constexpr int words = (N + 3) / 4;
   const int lane = here(lane_id()), g = lane / 4, c = lane % 4;
   const SeenKeys<V, R> keys{pairs, rows};
@@ -184,7 +193,8 @@ ATTNLOOM_DEVICE void hide(float (&s)[M][N][4], const Pairs<V>& pairs, const R& r
         s[i][t][e] = seen[i][e / 2][t / 4] >> (8 * (t % 4) + e % 2) & 1u ? s[i][t][e] : hidden;
 }
 
-// s: products of rows [first_row, ...) with keys from `first_key` on, in fragments, become scores.
+// s: products of rows [first_row, ...) with keys from `first_key` on, in fragments, become scores; of hidden pairs -inf, or 0
+// as weights.
 // `whole`: every row sees all these keys. `noted`: where the keys' positions stand if they are listed.
 template <class S, class V, int M, int N, class R>
 ATTNLOOM_DEVICE void score(float (&s)[M][N][4], const Pairs<V>& pairs, const R& rows, const Units<V>& units, int first_row,
@@ -197,12 +207,14 @@ ATTNLOOM_DEVICE void score(float (&s)[M][N][4], const Pairs<V>& pairs, const R& 
 #pragma unroll
         for (int e = 0; e < 4; e++) s[i][t][e] *= units.scale;
   }
+  // What a row gets must not depend on keys that others see.
+  if (V::takes_logits && !whole) hide<V>(s, pairs, rows, first_row, first_key, noted, 0.0f);
   if constexpr (V::has_logits_transform || V::has_logits_mask) {
     const bool listed = pairs.positions.listed, inside = first_key + 8 * N <= pairs.item.kv_end;
-    if (!listed & inside) transform_logits<true>(s, pairs, rows, units, first_row, first_key, noted);
+    if (!V::logits_by_key || (!listed & inside)) transform_logits<true>(s, pairs, rows, units, first_row, first_key, noted);
     else transform_logits<false>(s, pairs, rows, units, first_row, first_key, noted);
   }
-  if (!whole) hide<V>(s, pairs, rows, first_row, first_key, noted);
+  if (!whole) hide<V>(s, pairs, rows, first_row, first_key, noted, V::use_softmax ? -inf : 0.0f);
 }
 
 // Weights as the left operand of their product with V.

@@ -3,8 +3,8 @@
 #include <attnloom/variant.h>
 
 struct SoftCap {
-  template <class Params>
-  ATTNLOOM_FN float logits_transform(const Params& p, float logit, const attnloom::Site&) const {
-    return p.cap * attnloom::tanh(logit / p.cap);
+  template <class Params, class Logit>
+  ATTNLOOM_FN Logit logits_transform(const Params& p, Logit logit, const attnloom::Site&) const {
+    return attnloom::soft_clamp(logit, p.cap);
   }
 };
