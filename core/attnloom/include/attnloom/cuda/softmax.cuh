@@ -123,24 +123,24 @@ struct SeenKeys {
   }
 };
 
-// Logits as functors make them. `Plain`: the keys stand one after the other and all lie in the item.
-template <bool Plain, class V, int M, int N, class R>
-ATTNLOOM_DEVICE void transform_logits(float (&s)[M][N][4], const Pairs<V>& pairs, const R& rows, const Units<V>& units,
-                                      int first_row, int first_key, const int* noted) {
+// Logits as functors make them, of rows whose sites are `rows`. `Plain`: the keys stand one after the other and all lie in the
+// item.
+template <bool Plain, class V, int M, int N>
+ATTNLOOM_DEVICE void transform_logits(float (&s)[M][N][4], const Pairs<V>& pairs, const Site (&rows)[M][2], const Units<V>& units,
+                                      int first_key, const int* noted) {
   constexpr float hidden = V::use_softmax ? -inf : 0.0f;
   constexpr int at_once = N < 4 ? 2 * N : 8;  // as registers allow
-  const int lane = here(lane_id()), g = lane / 4, c = lane % 4;
+  const int c = here(lane_id()) % 4;
   const int last = pairs.positions.last(), kv_start = pairs.item.kv_start;
 #pragma unroll
   for (int i = 0; i < M; i++)
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-      const Site row = rows.site(first_row + 16 * i + 8 * h + g, pairs.kv_head);
-      const float first_distance = static_cast<float>(kv_start + first_key + 2 * c - row.q_pos);
+      const float first_distance = static_cast<float>(kv_start + first_key + 2 * c - rows[i][h].q_pos);
 #pragma unroll
       for (int first = 0; first < 2 * N; first += at_once) {
         const auto site_of = [&](int n) {
-          Site site = row;
+          Site site = rows[i][h];
           const int onward = (first + n) / 2 * 8 + n % 2, j = 2 * c + onward;
           site.kv_index = kv_start + (Plain ? first_key + j : min(first_key + j, last));
           site.kv_pos = !Plain && pairs.positions.listed ? noted[j] : site.kv_index;
@@ -210,9 +210,14 @@ ATTNLOOM_DEVICE void score(float (&s)[M][N][4], const Pairs<V>& pairs, const R& 
   // What a row gets must not depend on keys that others see.
   if (V::takes_logits && !whole) hide<V>(s, pairs, rows, first_row, first_key, noted, 0.0f);
   if constexpr (V::has_logits_transform || V::has_logits_mask) {
+    Site sites[M][2];
+#pragma unroll
+    for (int i = 0; i < M; i++)
+#pragma unroll
+      for (int h = 0; h < 2; h++) sites[i][h] = rows.site(first_row + 16 * i + 8 * h + lane_id() / 4, pairs.kv_head);
     const bool listed = pairs.positions.listed, inside = first_key + 8 * N <= pairs.item.kv_end;
-    if (!V::logits_by_key || (!listed & inside)) transform_logits<true>(s, pairs, rows, units, first_row, first_key, noted);
-    else transform_logits<false>(s, pairs, rows, units, first_row, first_key, noted);
+    if (!V::logits_by_key || (!listed & inside)) transform_logits<true>(s, pairs, sites, units, first_key, noted);
+    else transform_logits<false>(s, pairs, sites, units, first_key, noted);
   }
   if (!whole) hide<V>(s, pairs, rows, first_row, first_key, noted, V::use_softmax ? -inf : 0.0f);
 }
