@@ -57,12 +57,11 @@ struct FewRows {
     Place place;
     place.seek(trail, item, sought * kSlice + mine);
     place.look_up(trail, sought * kSlice + mine < item.kv_end);
+    const char *const first_keys = here(source.keys()), *const first_values = here(source.values());
     // Each warp finds the rows, one a lane, so that nobody waits for others before the first keys are asked for.
     const PackedRow<V> row = unit.row(lane_id(), by_position);
-    if (warp() == 0 && lane_id() < Tile::t_q) unit.rows.put(lane_id(), row);
-    unit.note_facts(listed, OperandTypes<S, V>::query_factor);
     Seen<slots> seen;
-    seen.look(row, item, by_position);
+    seen.look_for_some(row, item, by_position);
 
     int part = next_part(seen, item.kv_begin / kKeys);
     int ahead = part;
@@ -75,21 +74,44 @@ struct FewRows {
         const int second = ahead == kNone ? kNone : part_after(seen, ahead);
         if (half) sought = second;
       }
-      if (anew && sought == before && seen.sees_all(sought * kSlice, sought * kSlice + kSlice)) return;
+      if (anew && sought == before && seen.sees_every(sought * kSlice, min(sought * kSlice + kSlice, item.kv_end))) return;
       if (!anew && (slots == 1 || sought == before + 2 * S::warps)) place.step(trail);
       else place.seek(trail, item, sought * kSlice + mine);
       place.look_up(trail, sought != kNone && seen.sees(sought * kSlice + mine));
     };
     find_two(true);
 
-    const auto ask_queries = [&] {
-      const uint32_t q_at = unit.q_at(row);
-      unit.template copy_queries<Tile>(shared_address(memory), [&](int r) { return __shfl_sync(~0u, q_at, r); });
+    int to = 0;         // the stage to fill next
+    bool first = true;  // of two parts whose slices are looked up together
+    const auto ask = [&](const char* k_from, const char* v_from) {
+      if (ahead != kNone) {
+        const uint32_t k = shared_address(stage(warp(), to)), v = k + values_at();
+        if (first) place.template put_down<S>(unit.args, found[half]);
+#pragma unroll
+        for (int i = 0; i < S::slices; i++) positions.note(ahead * kKeys + i * kSlice, noted_at(to) + i * kSlice);
+        __syncwarp();
+#pragma unroll
+        for (int i = 0; i < S::slices; i++) {
+          const Slice& keys = found[S::slices == 2 ? i : !first];
+          copy_keys<S>(k_from, keys, k + i * kSlice * S::StoredKTile::row_bytes);
+          copy_values<S>(v_from, keys, v + i * kSlice * S::StoredVTile::row_bytes);
+        }
+        __syncwarp();
+        ahead = part_after(seen, ahead);
+        if (S::slices == 2 || !first) find_two(false);
+        if (S::slices == 1) first = !first;
+      }
+      to = to + 1 == kStages ? 0 : to + 1;
     };
-    if constexpr (kStages == 1) {
-      ask_queries();
-      close_group();
-    }
+    // The first keys take longest; what they can be asked for without comes after them.
+    if constexpr (kStages > 1) ask(first_keys, first_values);
+    if (warp() == 0 && lane_id() < Tile::t_q) unit.rows.put(lane_id(), row);
+    unit.note_facts(listed, OperandTypes<S, V>::query_factor);
+    seen.look_for_all(row, item, by_position);
+    const uint32_t q_at = unit.q_at(row);
+    unit.template copy_queries<Tile>(shared_address(memory), [&](int r) { return __shfl_sync(~0u, q_at, r); });
+    close_group();
+
     Queries<S, M, Tile::q_in_registers> q;
     const Units<V>& units = unit.facts.units;
     const Pairs<V> pairs{unit.params, item, positions, unit.head, unit.facts.masked, unit.facts.by_position};
@@ -97,10 +119,9 @@ struct FewRows {
     state.clear();
     KeySite<V> key_site;
     float step;
-    int to = 0, at = 0;  // stages: the next to fill, the next to use
-    bool first = true;   // of two parts whose slices are looked up together
+    int at = 0;  // the stage to use next
 #pragma unroll 1
-    for (int n = 1 - kStages;; n++) {
+    for (int n = kStages == 1 ? 0 : 2 - kStages;; n++) {
       if (n >= 0) {
         wait_groups<kStages == 1 ? 0 : kStages - 2>();
         __syncwarp();
@@ -120,26 +141,8 @@ struct FewRows {
         }
         if (part == kNone) break;
       }
-      if (ahead != kNone) {
-        const uint32_t k = shared_address(stage(warp(), to)), v = k + values_at();
-        if (first) place.template put_down<S>(unit.args, found[half]);
-#pragma unroll
-        for (int i = 0; i < S::slices; i++) positions.note(ahead * kKeys + i * kSlice, noted_at(to) + i * kSlice);
-        __syncwarp();
-#pragma unroll
-        for (int i = 0; i < S::slices; i++) {
-          const Slice& keys = found[S::slices == 2 ? i : !first];
-          copy_keys<S>(source, keys, k + i * kSlice * S::StoredKTile::row_bytes);
-          copy_values<S>(source, keys, v + i * kSlice * S::StoredVTile::row_bytes);
-        }
-        __syncwarp();
-        ahead = part_after(seen, ahead);
-        if (S::slices == 2 || !first) find_two(false);
-        if (S::slices == 1) first = !first;
-      }
-      if (kStages > 1 && n == 1 - kStages) ask_queries();  // after the first keys, which take longest
+      ask(source.keys(), source.values());
       close_group();
-      to = to + 1 == kStages ? 0 : to + 1;
       if (n < 0) continue;
       if constexpr (kStages == 1) {
         wait_groups<0>();

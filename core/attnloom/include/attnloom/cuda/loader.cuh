@@ -177,12 +177,12 @@ ATTNLOOM_DEVICE void copy_rows(const char* base, const Slice& slice, uint32_t to
 
 // Asks for the keys, or values, of a slice as the cache stores them; `k` and `v` are where row 0 of it goes.
 template <class S>
-ATTNLOOM_DEVICE void copy_keys(const Source<S>& source, const Slice& slice, uint32_t k) {
-  copy_rows<typename S::StoredKTile, S::head_dim * S::key_bytes, 0>(source.keys(), slice, k);
+ATTNLOOM_DEVICE void copy_keys(const char* keys, const Slice& slice, uint32_t k) {
+  copy_rows<typename S::StoredKTile, S::head_dim * S::key_bytes, 0>(keys, slice, k);
 }
 template <class S>
-ATTNLOOM_DEVICE void copy_values(const Source<S>& source, const Slice& slice, uint32_t v) {
-  copy_rows<typename S::StoredVTile, S::head_dim_v * S::key_bytes, 1>(source.values(), slice, v);
+ATTNLOOM_DEVICE void copy_values(const char* values, const Slice& slice, uint32_t v) {
+  copy_rows<typename S::StoredVTile, S::head_dim_v * S::key_bytes, 1>(values, slice, v);
 }
 
 // Where the keys of an item stand in their sequence: consecutive, or listed. Listed ones are looked up as keys are copied.

@@ -96,21 +96,27 @@ template <int Slots>
 struct Seen {
   int lo[Slots], hi[Slots], all_lo[Slots], all_hi[Slots];
 
-  // Of the rows that the lanes of the warp have, on every lane.
+  // Of the rows that the lanes of the warp have, on every lane: the keys that some of them see.
   template <class Row>
-  ATTNLOOM_DEVICE void look(const Row& row, const Item& item, bool by_position) {
+  ATTNLOOM_DEVICE void look_for_some(const Row& row, const Item& item, bool by_position) {
 #pragma unroll
     for (int s = 0; s < Slots; s++) {
       const bool some = row.lo[s] < row.hi[s];
       lo[s] = __reduce_min_sync(~0u, some ? row.lo[s] : item.kv_end);
       hi[s] = __reduce_max_sync(~0u, some ? row.hi[s] : item.kv_begin);
-      all_lo[s] = __reduce_max_sync(~0u, max(row.lo[s], item.kv_begin));
-      all_hi[s] = __reduce_min_sync(~0u, min(row.hi[s], item.kv_end));
       if (by_position) {  // positions do not tell which keys
         lo[s] = s == 0 ? item.kv_begin : item.kv_end;
         hi[s] = s == 0 ? item.kv_end : item.kv_begin;
-        all_hi[s] = item.kv_begin;
       }
+    }
+  }
+  // Those that all of them see.
+  template <class Row>
+  ATTNLOOM_DEVICE void look_for_all(const Row& row, const Item& item, bool by_position) {
+#pragma unroll
+    for (int s = 0; s < Slots; s++) {
+      all_lo[s] = __reduce_max_sync(~0u, max(row.lo[s], item.kv_begin));
+      all_hi[s] = by_position ? item.kv_begin : __reduce_min_sync(~0u, min(row.hi[s], item.kv_end));
     }
   }
   // Of rows [first, first + n), on every lane of the warp.
@@ -149,6 +155,13 @@ struct Seen {
     bool any = false;
 #pragma unroll
     for (int s = 0; s < Slots; s++) any |= lo[s] < hi[s] && lo[s] < end && begin < hi[s];
+    return any;
+  }
+  // Whether `sees` holds for every key of [begin, end); not if that takes two slots.
+  ATTNLOOM_DEVICE bool sees_every(int begin, int end) const {
+    bool any = false;
+#pragma unroll
+    for (int s = 0; s < Slots; s++) any |= lo[s] <= begin && end <= hi[s];
     return any;
   }
   // Whether every row sees every key of [begin, end).
