@@ -138,7 +138,7 @@ Grid find_grid(int device) {
       ok(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, attention_kernel<S, V>, S::threads, tile_bytes<S>()))) {
     if (blocks == 0) grid.status = cudaErrorLaunchOutOfResources;
     grid.attention = processors * blocks;
-    grid.merge = processors * 4;
+    grid.merge = processors * kMergeBlocks;
     grid.overlaps = major >= 9;
   }
   cudaSetDevice(now);

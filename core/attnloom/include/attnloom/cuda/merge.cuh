@@ -5,79 +5,111 @@
 
 namespace attnloom::cuda {
 
-constexpr int kMergeWarps = 4;
+constexpr int kMergeWarps = 4, kMergeBlocks = 4;  // of a block; of a multiprocessor
 
 // The parts of an entry of a plan's merge list, and of rows that have them in common: those of row r lie r further on.
 struct Parts {
   const int32_t* rows;  // of the workspace
   int count;
-  int32_t first;  // of `rows`, the one of this lane
+  int32_t first;  // of `rows`, the one of this lane, or the last
 
   ATTNLOOM_DEVICE Parts(const PlanHeader& plan, const char* base, int entry) {
     const int32_t* indptr = reinterpret_cast<const int32_t*>(base + plan.merge_indptr) + entry;
     rows = reinterpret_cast<const int32_t*>(base + plan.merge_part) + indptr[0];
     count = indptr[1] - indptr[0];
-    first = lane_id() < count ? rows[lane_id()] : 0;
+    first = look_up(0);
   }
+
+  // The one of this lane of those from `begin` on, or the last.
+  ATTNLOOM_DEVICE int32_t look_up(int begin) const { return rows[min(begin + lane_id(), count - 1)]; }
 };
 
 // Other blocks write partial states: they are read from the second-level cache, where all blocks see them.
 ATTNLOOM_DEVICE float2 fresh_pair(const float* at) { return __ldcg(reinterpret_cast<const float2*>(in_global(at))); }
 
-ATTNLOOM_DEVICE float warp_max(float x) {
+// Over N lanes that follow each other.
+template <int N>
+ATTNLOOM_DEVICE float max_of_lanes(float x) {
 #pragma unroll
-  for (int apart = 16; apart > 0; apart /= 2) x = fmaxf(x, __shfl_xor_sync(~0u, x, apart));
+  for (int apart = N / 2; apart > 0; apart /= 2) x = fmaxf(x, __shfl_xor_sync(~0u, x, apart));
   return x;
 }
-ATTNLOOM_DEVICE float warp_sum(float x) {
+template <int N>
+ATTNLOOM_DEVICE float sum_of_lanes(float x) {
 #pragma unroll
-  for (int apart = 16; apart > 0; apart /= 2) x += __shfl_xor_sync(~0u, x, apart);
+  for (int apart = N / 2; apart > 0; apart /= 2) x += __shfl_xor_sync(~0u, x, apart);
   return x;
 }
 
-// Merges the row that lies `r` on from the entry of `parts`, by one warp, in KV order: some parts at a time, whose states
-// lie a lane each and whose O~ all lanes share.
+// The row that one warp merges: its state, and its O~ over all lanes.
 template <class S, class V>
-ATTNLOOM_DEVICE void merge_row(const RunArgs& args, const typename V::Params& params, const Parts& parts, int r, int token,
-                               const Site& site) {
+struct MergedRow {
   using Map = SpreadMap<S::head_dim_v, 32>;
-  constexpr int kAtATime = Map::held > 2 ? 8 : 16;
-  const int lane = lane_id();
+
   State whole;
   Row<Map> row;
+
+  ATTNLOOM_DEVICE MergedRow() {
 #pragma unroll
-  for (int n = 0; n < Map::held; n++) row.x.at[n][0] = row.x.at[n][1] = 0.0f;
-#pragma unroll 1
-  for (int begin = 0; begin < parts.count; begin += kAtATime) {
-    const int left = min(parts.count - begin, kAtATime);
-    const int part = begin == 0 ? parts.first : parts.rows[begin + min(lane, left - 1)];
+    for (int n = 0; n < Map::held; n++) row.x.at[n][0] = row.x.at[n][1] = 0.0f;
+  }
+
+  // Adds `count` partial rows, at most N; `part` is the (lane % N)-th of them, or any. N are loaded at once: where loads
+  // depend on conditions, they wait for one another.
+  template <int N>
+  ATTNLOOM_DEVICE void add(const RunArgs& args, uint32_t part, int count) {
     State mine;
-    if (lane < left) {
-      const float2 md = fresh_pair(args.partial_md + 2 * int64_t{part + r});
+    if (lane_id() % N < count) {
+      const float2 md = fresh_pair(args.partial_md + 2 * uint64_t{part});
       mine = {md.x, md.y};
     }
-    float2 o[kAtATime][Map::held];
+    const float* first = args.partial_o + 2 * Map::unit(0);
+    int apart[Map::held];
 #pragma unroll
-    for (int i = 0; i < kAtATime; i++) {
-      const float* from = args.partial_o + int64_t{__shfl_sync(~0u, part, i) + r} * S::head_dim_v;
+    for (int n = 0; n < Map::held; n++) apart[n] = Map::holds(n) ? 64 * n : 0;
+    float2 o[N][Map::held];
 #pragma unroll
-      for (int n = 0; n < Map::held; n++)
-        o[i][n] = i < left && Map::holds(n) ? fresh_pair(from + 2 * Map::unit(n)) : float2{0.0f, 0.0f};
+    for (int i = 0; i < N; i++) {
+      const float* from = first + uint64_t{__shfl_sync(~0u, part, i)} * S::head_dim_v;
+#pragma unroll
+      for (int n = 0; n < Map::held; n++) o[i][n] = fresh_pair(from + apart[n]);
     }
-    const float m = V::use_softmax ? fmaxf(whole.m, warp_max(mine.m)) : whole.m;
+    const float m = V::use_softmax ? fmaxf(whole.m, max_of_lanes<N>(mine.m)) : whole.m;
     const float before = V::use_softmax ? rescale(whole.m, m) : 1.0f, weight = V::use_softmax ? rescale(mine.m, m) : 1.0f;
-    whole = {m, whole.d * before + warp_sum(weight * mine.d)};
+    whole = {m, whole.d * before + sum_of_lanes<N>(weight * mine.d)};
 #pragma unroll
     for (int n = 0; n < Map::held; n++) row.x.at[n][0] *= before, row.x.at[n][1] *= before;
 #pragma unroll
-    for (int i = 0; i < kAtATime; i++) {
-      if (i >= left) break;
+    for (int i = 0; i < N; i++) {
+      if (i >= count) break;
       const float w = __shfl_sync(~0u, weight, i);
 #pragma unroll
       for (int n = 0; n < Map::held; n++) row.x.at[n][0] += w * o[i][n].x, row.x.at[n][1] += w * o[i][n].y;
     }
   }
-  write_row<S, V, 32>(args, params, whole, row, token, site, true);
+};
+
+// Merges the row that lies `r` on from the entry of `parts`, by one warp, in KV order. Most rows have few parts.
+template <class S, class V>
+ATTNLOOM_DEVICE void merge_row(const RunArgs& args, const typename V::Params& params, const Parts& parts, int r, int token,
+                               const Site& site) {
+  constexpr int kMany = MergedRow<S, V>::Map::held > 2 ? 8 : 16, kFew = 4;
+  MergedRow<S, V> merged;
+  int listed = parts.first, held = 32;  // parts that the lanes have looked up, and how many are left of them
+#pragma unroll 1
+  for (int begin = 0; begin < parts.count;) {
+    const int left = parts.count - begin, at_once = left > kFew ? kMany : kFew, count = min(left, at_once);
+    const uint32_t part = __shfl_sync(~0u, listed, 32 - held + lane_id() % at_once) + r;
+    if (at_once == kFew) merged.template add<kFew>(args, part, count);
+    else merged.template add<kMany>(args, part, count);
+    begin += at_once;
+    held -= at_once;
+    if (held == 0) {
+      held = 32;
+      listed = parts.look_up(begin);
+    }
+  }
+  write_row<S, V, 32>(args, params, merged.whole, merged.row, token, site, true);
 }
 
 // Adds 1, and returns what was there. What the block wrote before is seen by those who add later, and what they wrote
@@ -114,7 +146,7 @@ ATTNLOOM_DEVICE void wait_for_partials() {
 }
 
 template <class S, class V>
-__global__ __launch_bounds__(32 * kMergeWarps) void merge_kernel(const __grid_constant__ RunArgs args,
+__global__ __launch_bounds__(32 * kMergeWarps, kMergeBlocks) void merge_kernel(const __grid_constant__ RunArgs args,
                                                                  const __grid_constant__ typename V::Params params) {
   const char* base = static_cast<const char*>(args.plan);
   const auto& plan = *static_cast<const PlanHeader*>(args.plan);
