@@ -11,6 +11,7 @@ PLAN_ABI = 2
 PARTITIONERS = ("nothing", "contiguous_cut", "longest_first")
 ITEM_PARTIAL = 1
 ITEM_WHOLE_ROW = 2
+ITEM_READ_ONCE = 4
 
 #: `(ctx, level, row, q_begin, q_tokens, bounds) -> count`, the type of `PlanInput.range_fn`; for ranges in Python.
 RangeFn = ctypes.CFUNCTYPE(c_int32, c_void_p, c_int32, c_int32, c_int32, c_int32, ctypes.POINTER(c_int32))
@@ -36,7 +37,7 @@ class PlanInput(ctypes.Structure):
         ("num_classes", c_int32),
         ("batch_invariant_chunk", c_int32),
         ("invariant_class", c_int32),
-        ("reserved", c_int32),
+        ("workers_per_processor", c_int32),
         ("merge_base", c_int64),
         ("gamma", c_int64),
         ("cache_bytes", c_int64),

@@ -216,11 +216,13 @@ class MergeLists {
 };
 
 // Reads nothing of the item that it writes: what was just written in one piece cannot be read yet in another.
-void write_item(const Tile& tile, const Piece& piece, Item& item) {
+void write_item(const Job& job, const Piece& piece, Item& item) {
+  const Tile& tile = job.tiles[piece.tile];
   const int32_t kv_begin = static_cast<int32_t>(tile.begin_of(piece.first));
   const int32_t kv_end = std::max(kv_begin, static_cast<int32_t>(tile.end_of(piece.last)));
   const bool whole_row = kv_begin == 0 && kv_end == tile.row_kv_len;
-  const int flags = (piece.part_row < 0 ? 0 : kItemPartial) | (whole_row ? kItemWholeRow : 0);
+  const int flags = (piece.part_row < 0 ? 0 : kItemPartial) | (whole_row ? kItemWholeRow : 0) |
+                    (job.read_once ? kItemReadOnce : 0);
   item = tile;
   item.kv_begin = kv_begin;
   item.kv_end = kv_end;
@@ -244,7 +246,7 @@ void write_queues(const Job& job, const Partition& partition, EmitScratch& scrat
   if (partition.queue_order.empty()) {  // worker by worker
     int32_t worker = -1;
     for (const Piece& piece : partition.pieces) {
-      write_item(job.tiles[piece.tile], piece, piece.worker == worker ? *items++ : queues[piece.worker].first);
+      write_item(job, piece, piece.worker == worker ? *items++ : queues[piece.worker].first);
       worker = piece.worker;
     }
     return;
@@ -253,7 +255,7 @@ void write_queues(const Job& job, const Partition& partition, EmitScratch& scrat
   for (const int32_t p : partition.queue_order) {
     const Piece& piece = partition.pieces[p];
     Item*& next = scratch.next_item[piece.worker];
-    write_item(job.tiles[piece.tile], piece, next == nullptr ? queues[piece.worker].first : *next);
+    write_item(job, piece, next == nullptr ? queues[piece.worker].first : *next);
     next = next == nullptr ? items + queues[piece.worker].next : next + 1;
   }
 }

@@ -6,6 +6,7 @@ namespace {
 
 constexpr int64_t kMaxCost = int64_t{1} << 40;
 constexpr int64_t kMaxTotal = int64_t{1} << 61;
+constexpr int64_t kFewFills = 6;  // of the cache by all keys of a batch
 
 void check_between(const char* name, int64_t value, int64_t low, int64_t high) {
   if (value < low || value > high) {
@@ -231,6 +232,7 @@ void check_input(const PlanInput& input) {
   check_between("group", input.group, 1, UINT16_MAX);
   check_between("number of query heads", int64_t{input.num_kv_heads} * input.group, 1, kMaxInt);
   check_between("num_classes", input.num_classes, 1, 2);
+  check_between("workers_per_processor", input.workers_per_processor, 0, input.num_workers);
   check_between("merge_base", input.merge_base, 0, kMaxCost);
   check_between("gamma", input.gamma, 0, kMaxInt);
   check_between("cache_bytes", input.cache_bytes, 0, INT64_MAX);
@@ -291,6 +293,9 @@ void collect_tiles(const PlanInput& input, Job& job) {
   for (int32_t l = 0; l < index.num_levels; ++l) {
     for (int32_t row = 0; row < index.levels[l].num_rows; ++row) add_row(job, l, row);
   }
+  int64_t bytes = 0;
+  const bool huge = __builtin_mul_overflow(job.keys, input.kv_bytes_per_key * input.num_kv_heads, &bytes);
+  job.read_once = !job.prefill && !huge && bytes > 0 && bytes / kFewFills <= input.cache_bytes;
 }
 
 }  // namespace attnloom::scheduler

@@ -70,6 +70,7 @@ struct Job {
   int64_t min_tiles[2];  // key tiles of the smallest piece worth splitting off
   int32_t most_tokens[2];  // of a tile
   bool prefill;       // some block row has more rows than one short tile
+  bool read_once;     // every key is, and all are few: items say so
 
   int64_t cost(const Tile& tile, int64_t from, int64_t to) const {
     const TileClass& c = input->classes[tile.tile_class];

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 from attnloom_scheduler.decoded import Merge, Plan, WorkItem
-from attnloom_scheduler.inputs import ITEM_PARTIAL, ITEM_WHOLE_ROW
+from attnloom_scheduler.inputs import ITEM_PARTIAL, ITEM_READ_ONCE, ITEM_WHOLE_ROW
 from attnloom_scheduler.twin.partition import Partition, Piece
 from attnloom_scheduler.twin.tiles import Job
 
@@ -69,5 +69,7 @@ def _item(job: Job, piece: Piece, entry_of: dict[tuple[int, int], int]) -> WorkI
         heads=piece.heads,
         level=tile.level,
         tile_class=tile.tile_class,
-        flags=(ITEM_PARTIAL if partial else 0) | (ITEM_WHOLE_ROW if whole_row else 0),
+        flags=(ITEM_PARTIAL if partial else 0)
+        | (ITEM_WHOLE_ROW if whole_row else 0)
+        | (ITEM_READ_ONCE if job.read_once else 0),
     )

@@ -13,6 +13,9 @@ from attnloom_scheduler.inputs import PlanInput
 
 Ranges = Callable[[int, int, int, int], list[tuple[int, int]]]
 
+FEW_FILLS = 6
+"""How often the keys of a batch may fill the cache for its items to be marked as read once."""
+
 
 @frozen(kw_only=True)
 class Tile:
@@ -85,6 +88,9 @@ class Job:
         self.prefill = False
         self.tiles = list(cut_tiles(self, ranges))
         self.total = sum(self.cost(t, t.first, t.last) * self.heads for t in self.tiles)
+        self.keys = sum(t.keys(t.first, t.last) for t in self.tiles)
+        read = self.keys * inputs.kv_bytes_per_key * self.heads
+        self.read_once = not self.prefill and 0 < read < (inputs.cache_bytes + 1) * FEW_FILLS
 
     def cost(self, tile: Tile, first: int, last: int) -> int:
         """Picoseconds of key tiles `[first, last)` for one kv head."""

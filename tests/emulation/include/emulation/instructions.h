@@ -54,7 +54,8 @@ inline void widen_e4m3(uint32_t& low, uint32_t& high, uint32_t word) {
 // ----------------------------------------------------------------------------------------------------------- memory
 
 // A copy is done when its thread waits for it, no earlier; until then its place holds NaN.
-inline void copy_async(uint32_t to, const void* from, int exists) {
+inline void create_policy(uint64_t& policy) { policy = 0; }
+inline void copy_async(uint32_t to, const void* from, int exists, uint64_t = 0) {
   if (exists) check_global(from, kPiece);
   if (exists && reinterpret_cast<uintptr_t>(from) % kPiece != 0) fail("copies from an address that is not aligned");
   std::memset(piece_at(to), kPoison, kPiece);

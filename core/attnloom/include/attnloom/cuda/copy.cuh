@@ -13,6 +13,22 @@ ATTNLOOM_DEVICE void copy_16(uint32_t to, const void* from, bool exists) {
                : "memory");
 }
 
+// How the second-level cache keeps what is read: as anything else or, read once, less long than what it has. `once` is the
+// same on all lanes.
+ATTNLOOM_DEVICE uint64_t cache_policy(bool once) {
+  uint64_t usual, first_to_go;
+  asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(usual));
+  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(first_to_go));
+  return __any_sync(~0u, once) ? first_to_go : usual;
+}
+ATTNLOOM_DEVICE void copy_16(uint32_t to, const void* from, bool exists, uint64_t policy) {
+  asm volatile(
+      "{.reg .pred none; setp.eq.s32 none, %2, 0; "
+      "cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1], 16, none, %3;}" ::"r"(to),
+      "l"(from), "r"(static_cast<int>(exists)), "l"(policy)
+      : "memory");
+}
+
 ATTNLOOM_DEVICE void close_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
 // Waits until at most N of this lane's groups are in flight.

@@ -57,6 +57,7 @@ struct FewRows {
     Place place;
     place.seek(trail, item, sought * kSlice + mine);
     place.look_up(trail, sought * kSlice + mine < item.kv_end);
+    const bool once = item.flags & kItemReadOnce;
     const char *const first_keys = here(source.keys()), *const first_values = here(source.values());
     // Each warp finds the rows, one a lane, so that nobody waits for others before the first keys are asked for.
     const PackedRow<V> row = unit.row(lane_id(), by_position);
@@ -90,11 +91,12 @@ struct FewRows {
 #pragma unroll
         for (int i = 0; i < S::slices; i++) positions.note(ahead * kKeys + i * kSlice, noted_at(to) + i * kSlice);
         __syncwarp();
+        const uint64_t policy = cache_policy(once);
 #pragma unroll
         for (int i = 0; i < S::slices; i++) {
           const Slice& keys = found[S::slices == 2 ? i : !first];
-          copy_keys<S>(k_from, keys, k + i * kSlice * S::StoredKTile::row_bytes);
-          copy_values<S>(v_from, keys, v + i * kSlice * S::StoredVTile::row_bytes);
+          copy_keys<S>(k_from, keys, k + i * kSlice * S::StoredKTile::row_bytes, policy);
+          copy_values<S>(v_from, keys, v + i * kSlice * S::StoredVTile::row_bytes, policy);
         }
         __syncwarp();
         ahead = part_after(seen, ahead);

@@ -136,9 +136,9 @@ struct Place {
 };
 
 // Copies 16 rows of K (Which: 0) or of V (1), zeros where there is no key. Rows that are narrower than their places are
-// laid into the upper ends of these.
-template <class Tile, int RowBytes, int Which>
-ATTNLOOM_DEVICE void copy_rows(const char* base, const Slice& slice, uint32_t to) {
+// laid into the upper ends of these. `policy`: of the cache, if not the usual one.
+template <class Tile, int RowBytes, int Which, class... Policy>
+ATTNLOOM_DEVICE void copy_rows(const char* base, const Slice& slice, uint32_t to, Policy... policy) {
   constexpr int pieces = RowBytes / 16, all = kSlice * pieces, first = Tile::pieces - pieces;
   constexpr int rows = Tile::template rows_at_a_time<RowBytes>();
   const int lane = lane_id();
@@ -154,7 +154,7 @@ ATTNLOOM_DEVICE void copy_rows(const char* base, const Slice& slice, uint32_t to
         const int at = 8 * block + piece;
         if (at < first || at >= Tile::pieces) continue;
         copy_16((corner ^ (i * rows & 7) * 16) + block * Tile::block_bytes + i * rows * Tile::row_bytes,
-                base + 16 * uint64_t{from.at[i]} + (8 * block - first) * 16, from.at[i] != kNowhere);
+                base + 16 * uint64_t{from.at[i]} + (8 * block - first) * 16, from.at[i] != kNowhere, policy...);
       }
   } else if constexpr (32 % pieces == 0 && Tile::swizzled) {
     const int row = lane / pieces, piece = lane % pieces;
@@ -163,26 +163,27 @@ ATTNLOOM_DEVICE void copy_rows(const char* base, const Slice& slice, uint32_t to
     const auto from = slice.template run<Which, rows>(row);
 #pragma unroll
     for (int i = 0; i < kSlice / rows; i++)
-      copy_16((corner ^ (i * rows & 7) * 16) + i * rows * Tile::row_bytes, base + 16 * uint64_t{from.at[i]}, from.at[i] != kNowhere);
+      copy_16((corner ^ (i * rows & 7) * 16) + i * rows * Tile::row_bytes, base + 16 * uint64_t{from.at[i]}, from.at[i] != kNowhere,
+              policy...);
   } else {
 #pragma unroll
     for (int i = 0; i < (all + 31) / 32; i++) {
       const int n = lane + 32 * i, row = n / pieces, piece = n % pieces;
       if (all % 32 != 0 && n >= all) break;
       const uint32_t from = slice.at[Which][Slice::place<rows>(row)];
-      copy_16(to + Tile::at(row, first + piece), base + 16 * uint64_t{from} + piece * 16, from != kNowhere);
+      copy_16(to + Tile::at(row, first + piece), base + 16 * uint64_t{from} + piece * 16, from != kNowhere, policy...);
     }
   }
 }
 
 // Asks for the keys, or values, of a slice as the cache stores them; `k` and `v` are where row 0 of it goes.
 template <class S>
-ATTNLOOM_DEVICE void copy_keys(const char* keys, const Slice& slice, uint32_t k) {
-  copy_rows<typename S::StoredKTile, S::head_dim * S::key_bytes, 0>(keys, slice, k);
+ATTNLOOM_DEVICE void copy_keys(const char* keys, const Slice& slice, uint32_t k, uint64_t policy) {
+  copy_rows<typename S::StoredKTile, S::head_dim * S::key_bytes, 0>(keys, slice, k, policy);
 }
 template <class S>
-ATTNLOOM_DEVICE void copy_values(const char* values, const Slice& slice, uint32_t v) {
-  copy_rows<typename S::StoredVTile, S::head_dim_v * S::key_bytes, 1>(values, slice, v);
+ATTNLOOM_DEVICE void copy_values(const char* values, const Slice& slice, uint32_t v, uint64_t policy) {
+  copy_rows<typename S::StoredVTile, S::head_dim_v * S::key_bytes, 1>(values, slice, v, policy);
 }
 
 // Where the keys of an item stand in their sequence: consecutive, or listed. Listed ones are looked up as keys are copied.
