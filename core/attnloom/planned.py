@@ -21,6 +21,12 @@ from attnloom.views import IndexViewer
 INVARIANT_KEYS = 1024
 """Keys of a chunk of a batch-invariant plan, rounded up to a multiple of every tile."""
 
+_WIDE_KEY = 512
+"""Bytes of a key and its value under one kv head from which one block keeps the memory busy for its multiprocessor."""
+
+_WORK_ON_KEYS = {"key_transform", "value_transform", "logits_transform", "logits_mask"}
+"""Functors whose work a block alone on its multiprocessor does not hide behind its loads."""
+
 
 @functools.cache
 def _scheduler_library():
@@ -208,6 +214,7 @@ def _plan_input(spec: AttentionSpec, engine, args: RunArgs):
         num_workers=engine.num_workers,
         num_kv_heads=spec.num_kv_heads,
         group=spec.group,
+        workers_per_processor=engine.workers_per_processor if _waits_for_memory(spec, kernel.composition) else 1,
         batch_invariant_chunk=_invariant_chunk(tiles) if spec.batch_invariant else 0,
         merge_base=short.merge_base,
         gamma=costs.merge_row(short, spec.head_dim_v),
@@ -219,6 +226,12 @@ def _plan_input(spec: AttentionSpec, engine, args: RunArgs):
     if kernel.ranges and (engine.reads_param_tensors or not _plans_by_tensors(kernel.composition)):
         inputs.range_fn, inputs.range_ctx = kernel.ranges, ctypes.addressof(args)
     return inputs
+
+
+def _waits_for_memory(spec: AttentionSpec, composition) -> bool:
+    """Whether one worker reads as fast as all of its processor: keys are wide, and little is done with each."""
+    wide = (spec.head_dim + spec.head_dim_v) * DTYPE_BYTES[spec.kv_dtype] >= _WIDE_KEY
+    return wide and not composition.functors & _WORK_ON_KEYS
 
 
 def _plans_by_tensors(composition) -> bool:

@@ -67,6 +67,7 @@ class EmulationEngine:
     device = torch.device("cpu")
     reads_param_tensors = False
     keeps_addresses = False
+    workers_per_processor = 1
     spare_rows = False
 
     def __init__(self, spec, limits, *, arch: str, num_workers: int, headers=()):

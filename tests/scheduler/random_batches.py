@@ -88,8 +88,10 @@ def cases(draw, batches=None, chunk=None):
     batch = draw(st.one_of(plain_batches(), composed_batches()) if batches is None else batches)
     group = draw(st.sampled_from([1, 2, 3, 4, 7, 8]))
     classes = draw(_classes(group))
+    workers = draw(st.sampled_from([1, 2, 3, 8, 19]))
     settings = {
-        "num_workers": draw(st.sampled_from([1, 2, 3, 8, 19])),
+        "num_workers": workers,
+        "workers_per_processor": draw(st.integers(0, min(workers, 3))),
         "num_kv_heads": draw(st.sampled_from([1, 2, 5, 8])),
         "group": group,
         "merge_base": draw(st.sampled_from([0, 4000])),

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from attnloom_scheduler.inputs import ITEM_READ_ONCE
 from plan_batches import TALL, inputs, plain
 
 WORKERS = 132
@@ -78,3 +79,41 @@ def test_longest_first_within_a_head_group(planner):
     for queue in view.decode().queues:
         lengths = [item.kv_end for item in queue]
         assert lengths == sorted(lengths, reverse=True)
+
+
+def decode(kv_lens, sharers=2):
+    """Decode of 8 kv heads on a GPU of 132 processors, two workers each, of which `sharers` share what one can read."""
+    batch = plain([1] * len(kv_lens), kv_lens)
+    return inputs(batch, num_workers=2 * WORKERS, workers_per_processor=sharers)
+
+
+@pytest.mark.parametrize(("kv_lens", "pieces"), [([1024] * 16, 1), ([32_768], 16)])
+def test_pieces_that_fill_the_processors_are_not_cut_for_workers(planner, kv_lens, pieces):
+    view = planner.plan(decode(kv_lens))
+    queues = view.decode().queues
+    assert view.num_items == 128 == sum(map(len, queues)) and max(map(len, queues)) == 1
+    assert {len(merge.parts) for merge in view.decode().merges} <= {pieces}
+    cut_for_workers = planner.plan(decode(kv_lens, sharers=1))
+    assert cut_for_workers.num_items == 256
+    assert view.makespan < cut_for_workers.makespan
+
+
+@pytest.mark.parametrize("kv_lens", [[4096] * 64, list(range(2080, 4128, 32))])
+def test_decode_leaves_rows_whole_where_that_is_nearly_even(planner, kv_lens):
+    view = planner.plan(decode(kv_lens))
+    assert (view.partitioner, view.num_items, view.num_merge) == ("longest_first", 64 * 8, 0)
+    assert view.busiest * 2 * WORKERS / view.total <= 1.08
+
+
+@pytest.mark.parametrize(
+    ("qo_lens", "kv_lens", "once"),
+    [
+        ([1] * 16, [1024] * 16, True),
+        ([1] * 64, [1200] * 64, True),
+        ([1] * 64, [1300] * 64, False),  # more than six times the cache
+        ([40] * 2, [1024] * 2, False),  # several tiles of rows read the same keys
+    ],
+)
+def test_items_of_small_decodes_are_marked_as_read_once(planner, qo_lens, kv_lens, once):
+    items = planner.plan(inputs(plain(qo_lens, kv_lens))).decode().items
+    assert {bool(item.flags & ITEM_READ_ONCE) for item in items} == {once}

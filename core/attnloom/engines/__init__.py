@@ -3,6 +3,7 @@
 A wrapper knows nothing of devices; an engine of one (`host`, `cuda`) answers to the same few names:
 
     device, kernel, num_workers           what a plan is made for
+    workers_per_processor                 those that share what their processor reads
     reads_param_tensors                   whether the planner can read tensors that parameters hold
     keeps_addresses                       whether buffers stay where they are from plan to plan
     spare_rows                            whether tensors of a run may have more rows than are planned

@@ -47,6 +47,8 @@ class CudaEngine:
         self.num_workers = positive("num_workers", num_workers, grid)
         if self.num_workers > grid:
             raise PlanError(f"num_workers is {num_workers}, but {self.device} holds {grid} workers of this kernel")
+        processors = torch.cuda.get_device_properties(self.device).multi_processor_count
+        self.workers_per_processor = grid // processors if self.num_workers == grid else 1
         self._spec, self._limits = spec, limits
         self.spare_rows = limits.tokens is not None
         self._row_bytes = 4 * (spec.head_dim_v + 2)

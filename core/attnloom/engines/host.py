@@ -15,6 +15,7 @@ class HostEngine:
     """See `attnloom.engines`. OpenMP threads take the plan's queues in turn."""
 
     device = torch.device("cpu")
+    workers_per_processor = 1
     reads_param_tensors = True
     keeps_addresses = False
     spare_rows = False

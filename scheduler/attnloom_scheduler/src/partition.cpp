@@ -188,24 +188,23 @@ class LongestFirst {
     const int64_t units = static_cast<int64_t>(job.tiles.size()) * heads;
     int64_t bytes = 0;
     group_heads_ = heads;
-    if (input_.cache_bytes && input_.kv_bytes_per_key && job.row_keys) {
+    if (job.prefill && input_.cache_bytes && input_.kv_bytes_per_key && job.row_keys) {
       const bool huge = __builtin_mul_overflow(job.row_keys, input_.kv_bytes_per_key, &bytes);
       group_heads_ = equal_groups(heads, huge ? 1 : std::clamp<int64_t>(input_.cache_bytes / 2 / bytes, 1, heads));
     }
     const int64_t piece_heads = std::clamp<int64_t>(units / (8 * workers), 1, group_heads_);
     pieces_per_group_ = ceil_div(group_heads_, piece_heads);
     piece_heads_ = ceil_div(group_heads_, pieces_per_group_);
-    mean_keys_ = ceil_div(job.keys * heads, workers);
     few_ = units <= 8 * workers;
+    pairs_ = !job.prefill && workers < units && units <= 2 * workers;
     perfect_ = ceil_div(job.total, workers);
-    if (job.prefill || units == 0 || units > workers) return;
-    make_entries();
-    const int64_t mean = ceil_div(total_, workers);
-    const int64_t busiest = longest_entry() * piece_heads_;
-    is_even_ = num_pieces_ <= workers && busiest <= mean + mean / 16 && makespan(busiest) < kMaxLoad;
+    const int64_t sharers = std::max(input_.workers_per_processor, 1);
+    is_even_ = !job.prefill && units > 0 && (spreads_over(sharers, units) || spreads_over(1, units));
+    if (!is_even_) chunk_for(1);
   }
 
-  // Whether each piece has a worker to itself and none waits long for another: a cut, which splits more, is no better.
+  // Whether each piece has a processor, or a worker, to itself and none waits long for another: a cut, which splits
+  // more, is no better.
   bool is_even() const { return is_even_; }
 
   // Deals them so, as they lie: who gets which makes no difference then.
@@ -218,11 +217,22 @@ class LongestFirst {
     out_.makespan = makespan(out_.busiest);
   }
 
-  // False, and `makespan` kNever, where it cannot end within `limit`, or where that is hardly worth the time to plan it.
+  // Deals decode rows whole, one or two to a worker, if that ends at most 1/16 later than the best that can be: they need
+  // no merge, and the memory, which all share, hastens those who have more to do.
+  bool run_pairs() {
+    if (!pairs_) return false;
+    make_entries();
+    return entries_.size() == job_.tiles.size() && run(nearly_perfect());
+  }
+
+  // Whether a plan that ends within `limit` is worth the time to make it.
+  bool is_worth(int64_t limit) const { return job_.prefill || (few_ && limit > nearly_perfect()); }
+
+  // False, and `makespan` kNever, where it cannot end within `limit`.
   bool run(int64_t limit) {
     restart(out_, input_.num_workers);
     out_.makespan = kNever;
-    if (!job_.prefill && !(few_ && limit > perfect_ + perfect_ / 16)) return false;
+    dealt_ = busy_ = 0;
     if (num_pieces_ == 0) make_entries();
     const int64_t most = limit - makespan(0);
     if (num_pieces_ > kMaxItems || shortest_end() > most || most >= kMaxLoad) return false;
@@ -235,6 +245,28 @@ class LongestFirst {
 
  private:
   int64_t makespan(int64_t busiest) const { return busiest + merge_cost(input_, part_rows_); }
+
+  // No plan ends sooner than `perfect_`.
+  int64_t nearly_perfect() const { return perfect_ + perfect_ / 16; }
+
+  // Chunks are to be as long as the mean load where one in `sharers` workers has some; to each, keys come as fast as to
+  // all `sharers` of its processor.
+  void chunk_for(int64_t sharers) {
+    sharers_ = sharers;
+    mean_keys_ = ceil_div(job_.keys * input_.num_kv_heads * sharers, input_.num_workers);
+    total_ = num_pieces_ = part_rows_ = 0;
+  }
+
+  // Whether so chunked each piece has one in `sharers` workers to itself, and all are about as long.
+  bool spreads_over(int64_t sharers, int64_t units) {
+    const int64_t places = input_.num_workers / sharers;
+    if (units > places) return false;
+    chunk_for(sharers);
+    make_entries();
+    const int64_t mean = ceil_div(total_, places);
+    const int64_t busiest = longest_entry() * piece_heads_;
+    return num_pieces_ <= places && busiest <= mean + mean / 16 && makespan(busiest) < kMaxLoad;
+  }
 
   // The least divisor of `heads` from `size` on, below its double; `size` if there is none.
   static int64_t equal_groups(int64_t heads, int64_t size) {
@@ -252,6 +284,11 @@ class LongestFirst {
     return std::min(ceil_div(tiles, bound), tiles / least);
   }
 
+  int64_t cost_of(const Tile& tile, int64_t first, int64_t last) const {
+    const int64_t alpha = input_.classes[tile.tile_class].alpha;
+    return alpha + (job_.cost(tile, first, last) - alpha) / sharers_;
+  }
+
   static int32_t chunk_end(const Tile& tile, int64_t chunk, int64_t chunks) {
     return static_cast<int32_t>(tile.first + (tile.last - tile.first) * chunk / chunks);
   }
@@ -265,7 +302,7 @@ class LongestFirst {
       int32_t first = tile.first;
       for (int64_t chunk = 0; chunk < chunks; ++chunk) {
         const int32_t last = chunk_end(tile, chunk + 1, chunks);
-        const int64_t cost = job_.cost(tile, first, last);
+        const int64_t cost = cost_of(tile, first, last);
         entries_.push_back(
             {cost, i, first, last, static_cast<int32_t>(chunks), static_cast<int32_t>(num_pieces_ + chunk)});
         total_ += cost * input_.num_kv_heads;
@@ -387,14 +424,16 @@ class LongestFirst {
   int64_t group_heads_;
   int64_t pieces_per_group_;
   int64_t piece_heads_;
-  int64_t mean_keys_;
+  int64_t sharers_ = 1;
+  int64_t mean_keys_ = 0;
   int64_t total_ = 0;
   int64_t num_pieces_ = 0;
   int64_t part_rows_ = 0;
   int32_t dealt_ = 0;  // pieces
   int32_t busy_ = 0;   // workers that have some
-  int64_t perfect_;  // no plan ends sooner
+  int64_t perfect_;
   bool few_;
+  bool pairs_;  // of decode rows
   bool is_even_ = false;
 };
 
@@ -408,9 +447,10 @@ Partition& divide(const Job& job, Partitioners& scratch, Partitioner& kind) {
     longest.spread();
     return scratch.longest;
   }
+  if (longest.run_pairs()) return scratch.longest;
   ContiguousCut(job, scratch.cut).run();
-  const int64_t cut = scratch.cut.makespan;
-  if (longest.run(job.prefill ? cut + cut / 32 : cut - 1)) return scratch.longest;
+  const int64_t cut = scratch.cut.makespan, limit = job.prefill ? cut + cut / 32 : cut - 1;
+  if (longest.is_worth(limit) && longest.run(limit)) return scratch.longest;
   kind = kContiguousCut;
   return scratch.cut;
 }

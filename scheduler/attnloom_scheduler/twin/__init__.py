@@ -14,7 +14,7 @@ from attrs import frozen
 from attnloom_scheduler.decoded import Plan
 from attnloom_scheduler.inputs import PlanInput
 from attnloom_scheduler.twin.items import write_plan
-from attnloom_scheduler.twin.partition import NEVER, contiguous_cut, is_even, longest_first, spread
+from attnloom_scheduler.twin.partition import divide
 from attnloom_scheduler.twin.tiles import Job, Ranges
 
 __all__ = ["Result", "plan"]
@@ -44,10 +44,7 @@ def plan(inputs: PlanInput, index: Any, ranges: Ranges | None = None) -> Result:
         PlanError: for some batches that cannot be planned; the C++ checks more.
     """
     job = Job(inputs, index, ranges)
-    cut = contiguous_cut(job)
-    limit = cut.makespan + cut.makespan // 32 if job.prefill else cut.makespan - 1
-    longest = spread(job) if is_even(job) else longest_first(job, limit)
-    best, name = (cut, "contiguous_cut") if longest.makespan == NEVER else (longest, "longest_first")
+    best, name = divide(job)
     return Result(
         plan=write_plan(job, best),
         makespan=best.makespan,

@@ -38,6 +38,21 @@ class Partition:
     makespan: int = NEVER
 
 
+def divide(job: Job) -> tuple[Partition, str]:
+    """The better partition and its name. Prefill may cost 1/32 more where it runs longest first: there heads share the
+    cache, which the prediction leaves out."""
+    if deal := even(job) or pairs(job):
+        return deal, "longest_first"
+    cut = contiguous_cut(job)
+    limit = cut.makespan + cut.makespan // 32 if job.prefill else cut.makespan - 1
+    few = len(job.tiles) * job.heads <= 8 * job.workers
+    if job.prefill or (few and limit > _nearly_perfect(job)):
+        deal = longest_first(job, limit)
+        if deal.makespan != NEVER:
+            return deal, "longest_first"
+    return cut, "contiguous_cut"
+
+
 def contiguous_cut(job: Job) -> Partition:
     """Walks the tiles in order and gives each worker an equal share of the cost, cutting between heads or keys.
 
@@ -115,22 +130,19 @@ def _cut_of(job: Job, tile: Tile, at: int, budget: int, *, idle: bool) -> int | 
     return tile.last if 2 * (wanted - most) >= least else at + most
 
 
-def longest_first(job: Job, limit: int) -> Partition:
+def longest_first(job: Job, limit: int, sharers: int = 1) -> Partition:
     """Algorithm 1 of the FlashInfer paper: keys chunked at the mean load, the longest piece to the least loaded worker.
 
-    Heads go in groups whose K and V fit half the cache, or somewhat more where the groups are equal then, one group
-    after the other. Its `makespan` is `NEVER` where it cannot end within `limit`, or where that is hardly worth the
-    time to plan it.
+    In prefill, heads go in groups whose K and V fit half the cache, or somewhat more where the groups are equal then,
+    one group after the other. Its `makespan` is `NEVER` where it cannot end within `limit`. The mean load is that where
+    one in `sharers` workers has some; to each, keys come as fast as to all `sharers` of its processor.
     """
     out, inputs = Partition(), job.inputs
     units = len(job.tiles) * job.heads
-    perfect = ceil_div(job.total, job.workers)
-    if not job.prefill and not (units <= 8 * job.workers and limit > perfect + perfect // 16):
-        return out
     group_heads = _group_heads(job)
     per_group = ceil_div(group_heads, min(max(units // (8 * job.workers), 1), group_heads))
     piece_heads = ceil_div(group_heads, per_group)
-    mean_keys = ceil_div(sum(t.keys(t.first, t.last) for t in job.tiles) * job.heads, job.workers)
+    mean_keys = ceil_div(job.keys * job.heads * sharers, job.workers)
 
     entries = []  # (-cost, first piece, tile, first, last); by cost, then as they lie
     head_groups = [
@@ -143,7 +155,8 @@ def longest_first(job: Job, limit: int) -> Partition:
         ends = _chunk_ends(job, tile, mean_keys)
         spans = list(zip([tile.first, *ends], ends, strict=False))
         for number, (first, last) in enumerate(spans):
-            cost = job.cost(tile, first, last)
+            alpha = job.classes[tile.tile_class].alpha
+            cost = alpha + (job.cost(tile, first, last) - alpha) // sharers
             entries.append((-cost, len(out.pieces) + number, index, first))
             out.total += cost * job.heads
         for head0, heads in head_pieces:
@@ -170,23 +183,37 @@ def longest_first(job: Job, limit: int) -> Partition:
     return out
 
 
-def is_even(job: Job) -> bool:
-    """Whether longest first gives each piece a worker to itself and none waits long for another: a cut, which splits
-    more, is no better."""
-    if job.prefill or not 0 < len(job.tiles) * job.heads <= job.workers:
-        return False
-    deal = longest_first(job, MAX_LOAD - 1)
-    mean = ceil_div(deal.total, job.workers)
-    return deal.makespan != NEVER and len(deal.pieces) <= job.workers and deal.busiest <= mean + mean // 16
+def even(job: Job) -> Partition | None:
+    """The pieces of longest first as they lie, where so each has a processor, or a worker, to itself and none waits
+    long for another: a cut, which splits more, is no better."""
+    units = len(job.tiles) * job.heads
+    for sharers in (max(job.inputs.workers_per_processor, 1), 1):
+        places = job.workers // sharers
+        if job.prefill or not 0 < units <= places:
+            continue
+        deal = longest_first(job, MAX_LOAD - 1, sharers)
+        mean = ceil_div(deal.total, places)
+        if deal.makespan != NEVER and len(deal.pieces) <= places and deal.busiest <= mean + mean // 16:
+            deal.queue_order = None
+            for worker, piece in enumerate(deal.pieces):
+                piece.worker = worker
+            return deal
+    return None
 
 
-def spread(job: Job) -> Partition:
-    """The pieces of `longest_first`, each to a worker of its own, as they lie: where that is even."""
-    out = longest_first(job, MAX_LOAD - 1)
-    out.queue_order = None
-    for worker, piece in enumerate(out.pieces):
-        piece.worker = worker
-    return out
+def pairs(job: Job) -> Partition | None:
+    """Decode rows whole, one or two to a worker, if that ends at most 1/16 later than the best that can be: they need
+    no merge, and the memory, which all share, hastens those who have more to do."""
+    if job.prefill or not job.workers < len(job.tiles) * job.heads <= 2 * job.workers:
+        return None
+    deal = longest_first(job, _nearly_perfect(job))
+    whole = all((p.first, p.last) == (job.tiles[p.tile].first, job.tiles[p.tile].last) for p in deal.pieces)
+    return deal if whole and deal.makespan != NEVER else None
+
+
+def _nearly_perfect(job: Job) -> int:
+    perfect = ceil_div(job.total, job.workers)
+    return perfect + perfect // 16
 
 
 def _group_heads(job: Job) -> int:
@@ -194,7 +221,7 @@ def _group_heads(job: Job) -> int:
         int(n) for level in job.index.levels for n, q in zip(level.kv_len, _counts(level), strict=True) if q > 0
     )
     size = row_keys * job.inputs.kv_bytes_per_key
-    if not job.inputs.cache_bytes or not size:
+    if not job.prefill or not job.inputs.cache_bytes or not size:
         return job.heads
     fit = min(max(job.inputs.cache_bytes // 2 // size, 1), job.heads)
     return next((n for n in range(fit, 2 * fit) if job.heads % n == 0), fit)
