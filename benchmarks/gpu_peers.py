@@ -110,7 +110,9 @@ def attnloom_(batch: Batch):
         kv_dtype=case.kv_dtype,
         params=batch.params,
     )
-    wrapper = attnloom.AttentionWrapper(spec, "cuda")
+    # As FlashInfer has a wrapper for decode; of a shared prefix the requests' rows make tall tiles.
+    decode = {} if case.shared or max(case.qo_lens) > 1 else {"max_qo_len": 1, "max_levels": 1}
+    wrapper = attnloom.AttentionWrapper(spec, "cuda", **decode)
     lens = list(case.qo_lens), list(case.kv_lens)
     if case.page_size is None:
         index = attnloom.storage_format("dense").build_index(*lens)

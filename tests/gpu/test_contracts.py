@@ -39,6 +39,15 @@ def test_a_split_changes_nothing_beyond_rounding(bench, rng, name):
     assert len(sizes) > 1 or name == "window"  # a window of few keys is not worth a split
 
 
+@pytest.mark.parametrize("name", ["causal", "window", "soft_cap", "sigmoid", "e4m3"])
+def test_a_wrapper_for_decode_alone(bench, rng, name):
+    wrapper = attnloom.AttentionWrapper(bench.spec(name), "cuda", max_qo_len=1, max_levels=1)
+    assert wrapper.kernel.tiles.tall is None
+    index, host, data = bench.batch(rng, wrapper.spec, [(1, 2700), (1, 3), (1, 0), (1, 400), (1, 900)])
+    bench.check(wrapper, index, host, data, scale=2)
+    assert not wrapper._plan.args.merge_pass
+
+
 def test_the_same_plan_gives_the_same_bits(bench, rng):
     wrapper = bench.wrapper(bench.spec("causal"))
     index, host, data = bench.batch(rng, wrapper.spec, [(1, 2000), (60, 400), (1, 77)])
