@@ -1,13 +1,8 @@
 // Two ways to deal q tiles to workers, and the choice between them.
-#include <functional>
-
 #include "work.h"
 
 namespace attnloom::scheduler {
 namespace {
-
-constexpr int64_t kNever = INT64_MAX;
-constexpr int64_t kMaxLoad = INT64_MAX >> 16;  // that leaves room for the worker below it
 
 int64_t merge_cost(const PlanInput& input, int64_t part_rows) {
   return part_rows ? input.merge_base + ceil_div(input.gamma * part_rows, input.num_workers) : 0;
@@ -182,7 +177,7 @@ class ContiguousCut {
 class LongestFirst {
  public:
   LongestFirst(const Job& job, Partitioners& scratch)
-      : job_(job), input_(*job.input), out_(scratch.longest), entries_(scratch.entries), heap_(scratch.heap) {
+      : job_(job), input_(*job.input), out_(scratch.longest), entries_(scratch.entries), loads_(scratch.loads) {
     const int64_t heads = input_.num_kv_heads;
     const int64_t workers = input_.num_workers;
     const int64_t units = static_cast<int64_t>(job.tiles.size()) * heads;
@@ -232,7 +227,7 @@ class LongestFirst {
   bool run(int64_t limit) {
     restart(out_, input_.num_workers);
     out_.makespan = kNever;
-    dealt_ = busy_ = 0;
+    dealt_ = 0;
     if (num_pieces_ == 0) make_entries();
     const int64_t most = limit - makespan(0);
     if (num_pieces_ > kMaxItems || shortest_end() > most || most >= kMaxLoad) return false;
@@ -372,7 +367,7 @@ class LongestFirst {
   bool deal(int64_t most) {
     std::sort(entries_.begin(), entries_.end(),
               [](const Entry& a, const Entry& b) { return a.cost != b.cost ? a.cost > b.cost : a.piece < b.piece; });
-    heap_.resize(input_.num_workers);
+    loads_.restart(input_.num_workers);
     out_.queue_order.resize(num_pieces_);
     int32_t head_piece = 0;
     for (int64_t begin = 0; begin < input_.num_kv_heads; begin += group_heads_) {
@@ -389,38 +384,19 @@ class LongestFirst {
     return true;
   }
 
-  // To the least loaded worker, the first of equals. The heap's keys are `load << 16 | worker`, without idle workers.
   void give(int32_t piece, int64_t cost) {
-    const bool some_idle = busy_ < input_.num_workers;
-    const int64_t least = some_idle ? busy_ : heap_[0];
-    const int64_t key = least + (cost << 16);
-    const int32_t worker = static_cast<int32_t>(least & UINT16_MAX);
-    out_.pieces[piece].worker = worker;
+    const Loads::Given given = loads_.give(cost);
+    out_.pieces[piece].worker = given.worker;
     out_.queue_order[dealt_++] = piece;
-    ++out_.queue_length[worker];
-    out_.busiest = std::max(out_.busiest, key >> 16);
-    if (!some_idle) return replace_least(key);
-    heap_[busy_++] = key;
-    if (busy_ == input_.num_workers) std::make_heap(heap_.begin(), heap_.end(), std::greater<>());
-  }
-
-  void replace_least(int64_t key) {
-    const size_t size = heap_.size();
-    size_t hole = 0;
-    for (size_t child = 1; child < size; child = 2 * hole + 1) {
-      if (child + 1 < size) child += heap_[child + 1] < heap_[child];
-      if (heap_[child] >= key) break;
-      heap_[hole] = heap_[child];
-      hole = child;
-    }
-    heap_[hole] = key;
+    ++out_.queue_length[given.worker];
+    out_.busiest = std::max(out_.busiest, given.load);
   }
 
   const Job& job_;
   const PlanInput& input_;
   Partition& out_;
   std::vector<Entry>& entries_;
-  std::vector<int64_t>& heap_;
+  Loads& loads_;
   int64_t group_heads_;
   int64_t pieces_per_group_;
   int64_t piece_heads_;
@@ -430,7 +406,6 @@ class LongestFirst {
   int64_t num_pieces_ = 0;
   int64_t part_rows_ = 0;
   int32_t dealt_ = 0;  // pieces
-  int32_t busy_ = 0;   // workers that have some
   int64_t perfect_;
   bool few_;
   bool pairs_;  // of decode rows

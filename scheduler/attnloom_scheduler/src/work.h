@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "loads.h"
+
 namespace attnloom::scheduler {
 
 constexpr int64_t kMaxItems = int64_t{1} << 22;
@@ -113,7 +115,7 @@ struct Partitioners {
   Partition cut;
   Partition longest;
   std::vector<Entry> entries;
-  std::vector<int64_t> heap;
+  Loads loads;
 };
 
 // The plan as bytes, in a buffer that grows and is reused.
