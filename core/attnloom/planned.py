@@ -70,6 +70,7 @@ class Planned:
         self._set_constants(engine)
         self._input = _plan_input(spec, engine, self.args)
         self._range_fn = self._input.range_fn
+        self._workers_per_processor = self._input.workers_per_processor
         self._reread = _costs_of(engine.kernel.tiles.short).reread
 
     def _set_constants(self, engine) -> None:
@@ -104,6 +105,8 @@ class Planned:
         """
         self.args.params, self._pointed_to = self.bound.address, None
         self._input.range_fn = None if every_key else self._range_fn
+        # What requests share comes from the cache, and is read again.
+        self._input.workers_per_processor = self._workers_per_processor if index.single is None else 1
         if index.single is None:
             if self._spec.batch_invariant and len(index.levels) > 1:
                 raise PlanError(

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from attnloom import AttentionWrapper
+from attnloom_scheduler.inputs import ITEM_READ_ONCE
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -113,3 +114,18 @@ def test_masks_and_page_lists_a_head(bench, rng):
     data.k, data.v = torch.randn(8, 16, 2, 40), torch.randn(8, 16, 2, 40)
     data.kv = data.k, data.v
     bench.check(wrapper, index, data)
+
+
+def test_keys_that_requests_share_are_read_as_often_as_they_ask(monkeypatch):
+    """The planner takes keys to come from memory, once each, only where no two requests are known to share them."""
+    monkeypatch.setattr("attnloom.engines.host.HostEngine.workers_per_processor", 2)
+    spec = attnloom.AttentionSpec(["causal"], num_qo_heads=2, num_kv_heads=1, head_dim=64, dtype="float32")
+    wrapper = AttentionWrapper(spec, num_workers=4)
+    tables = [[0, 1, 2, 3, 4 + request] for request in range(3)]
+    marked = {}
+    for name in ("page_table", "radix_tree"):
+        index = attnloom.storage_format(name).build_index([1] * 3, [80] * 3, 16, block_tables=tables)
+        wrapper.plan(index)
+        marked[name] = {bool(item.flags & ITEM_READ_ONCE) for item in wrapper._plan.view.decode().items}
+    assert index.single is not None
+    assert marked == {"page_table": {True}, "radix_tree": {False}}

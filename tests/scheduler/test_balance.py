@@ -98,22 +98,33 @@ def test_pieces_that_fill_the_processors_are_not_cut_for_workers(planner, kv_len
     assert view.makespan < cut_for_workers.makespan
 
 
-@pytest.mark.parametrize("kv_lens", [[4096] * 64, list(range(2080, 4128, 32))])
-def test_decode_leaves_rows_whole_where_that_is_nearly_even(planner, kv_lens):
-    view = planner.plan(decode(kv_lens))
+def test_decode_leaves_equal_rows_whole_where_that_is_nearly_even(planner):
+    view = planner.plan(decode([4096] * 64))
     assert (view.partitioner, view.num_items, view.num_merge) == ("longest_first", 64 * 8, 0)
-    assert view.busiest * 2 * WORKERS / view.total <= 1.08
+    assert view.busiest * 2 * WORKERS / view.total <= 1.04
+
+
+@pytest.mark.parametrize("spread", [32, 1000])
+def test_processors_read_as_many_keys_as_each_other_where_lengths_differ(planner, spread):
+    lengths = np.random.default_rng(spread).integers(4096 - spread, 4096, 64)
+    keys = np.zeros(2 * WORKERS)
+    for worker, queue in enumerate(planner.plan(decode(lengths)).decode().queues):
+        keys[worker] = sum(item.heads * (item.kv_end - item.kv_begin) for item in queue)
+    assert keys.max() / keys.mean() <= 1.03
+    processors = keys[:WORKERS] + keys[WORKERS:]
+    assert processors.max() / processors.mean() <= 1.02
 
 
 @pytest.mark.parametrize(
-    ("qo_lens", "kv_lens", "once"),
+    ("qo_lens", "kv_lens", "sharers", "once"),
     [
-        ([1] * 16, [1024] * 16, True),
-        ([1] * 64, [1200] * 64, True),
-        ([1] * 64, [1300] * 64, False),  # more than six times the cache
-        ([40] * 2, [1024] * 2, False),  # several tiles of rows read the same keys
+        ([1] * 16, [1024] * 16, 2, True),
+        ([1] * 64, [1200] * 64, 2, True),
+        ([1] * 64, [1300] * 64, 2, False),  # more than six times the cache
+        ([40] * 2, [1024] * 2, 2, False),  # several tiles of rows read the same keys
+        ([1] * 16, [1024] * 16, 1, False),  # so may requests
     ],
 )
-def test_items_of_small_decodes_are_marked_as_read_once(planner, qo_lens, kv_lens, once):
-    items = planner.plan(inputs(plain(qo_lens, kv_lens))).decode().items
+def test_items_of_small_decodes_are_marked_as_read_once(planner, qo_lens, kv_lens, sharers, once):
+    items = planner.plan(inputs(plain(qo_lens, kv_lens), workers_per_processor=sharers)).decode().items
     assert {bool(item.flags & ITEM_READ_ONCE) for item in items} == {once}

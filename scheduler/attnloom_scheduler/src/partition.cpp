@@ -191,9 +191,9 @@ class LongestFirst {
     pieces_per_group_ = ceil_div(group_heads_, piece_heads);
     piece_heads_ = ceil_div(group_heads_, pieces_per_group_);
     few_ = units <= 8 * workers;
-    pairs_ = !job.prefill && workers < units && units <= 2 * workers;
     perfect_ = ceil_div(job.total, workers);
     const int64_t sharers = std::max(input_.workers_per_processor, 1);
+    pairs_ = sharers > 1 && !job.prefill && workers < units && units <= 2 * workers;
     is_even_ = !job.prefill && units > 0 && (spreads_over(sharers, units) || spreads_over(1, units));
     if (!is_even_) chunk_for(1);
   }
@@ -212,12 +212,14 @@ class LongestFirst {
     out_.makespan = makespan(out_.busiest);
   }
 
-  // Deals decode rows whole, one or two to a worker, if that ends at most 1/16 later than the best that can be: they need
-  // no merge, and the memory, which all share, hastens those who have more to do.
+  // Deals equal decode rows whole, one or two to a worker, if that ends at most 1/16 later than the best that can be: they
+  // need no merge, and the memory, which all share, hastens those who have more to do.
   bool run_pairs() {
     if (!pairs_) return false;
     make_entries();
-    return entries_.size() == job_.tiles.size() && run(nearly_perfect());
+    const int64_t cost = entries_[0].cost;
+    const bool equal = std::all_of(entries_.begin(), entries_.end(), [cost](const Entry& e) { return e.cost == cost; });
+    return equal && entries_.size() == job_.tiles.size() && run(nearly_perfect());
   }
 
   // Whether a plan that ends within `limit` is worth the time to make it.

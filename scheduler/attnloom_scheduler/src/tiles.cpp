@@ -295,7 +295,7 @@ void collect_tiles(const PlanInput& input, Job& job) {
   }
   int64_t bytes = 0;
   const bool huge = __builtin_mul_overflow(job.keys, input.kv_bytes_per_key * input.num_kv_heads, &bytes);
-  job.read_once = !job.prefill && !huge && bytes > 0 && bytes / kFewFills <= input.cache_bytes;
+  job.read_once = input.workers_per_processor > 1 && !job.prefill && !huge && bytes > 0 && bytes / kFewFills <= input.cache_bytes;
 }
 
 }  // namespace attnloom::scheduler

@@ -202,9 +202,12 @@ def even(job: Job) -> Partition | None:
 
 
 def pairs(job: Job) -> Partition | None:
-    """Decode rows whole, one or two to a worker, if that ends at most 1/16 later than the best that can be: they need
-    no merge, and the memory, which all share, hastens those who have more to do."""
-    if job.prefill or not job.workers < len(job.tiles) * job.heads <= 2 * job.workers:
+    """Equal decode rows whole, one or two to a worker, if that ends at most 1/16 later than the best that can be: they
+    need no merge, and the memory, which all share, hastens those who have more to do."""
+    waits_for_memory = job.inputs.workers_per_processor > 1 and not job.prefill
+    if not waits_for_memory or not job.workers < len(job.tiles) * job.heads <= 2 * job.workers:
+        return None
+    if len({job.cost(tile, tile.first, tile.last) for tile in job.tiles}) > 1:
         return None
     deal = longest_first(job, _nearly_perfect(job))
     whole = all((p.first, p.last) == (job.tiles[p.tile].first, job.tiles[p.tile].last) for p in deal.pieces)

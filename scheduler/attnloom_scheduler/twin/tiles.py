@@ -90,7 +90,8 @@ class Job:
         self.total = sum(self.cost(t, t.first, t.last) * self.heads for t in self.tiles)
         self.keys = sum(t.keys(t.first, t.last) for t in self.tiles)
         read = self.keys * inputs.kv_bytes_per_key * self.heads
-        self.read_once = not self.prefill and 0 < read < (inputs.cache_bytes + 1) * FEW_FILLS
+        few = 0 < read < (inputs.cache_bytes + 1) * FEW_FILLS
+        self.read_once = inputs.workers_per_processor > 1 and not self.prefill and few
 
     def cost(self, tile: Tile, first: int, last: int) -> int:
         """Picoseconds of key tiles `[first, last)` for one kv head."""

@@ -30,7 +30,7 @@ struct PlanInput {
   int32_t num_classes;            // 1, or 2: short first, then tall
   int32_t batch_invariant_chunk;  // keys, a multiple of every t_kv; 0: off
   int32_t invariant_class;        // the one tile class that batch-invariant plans use
-  int32_t workers_per_processor;  // to one of them alone keys come as fast as to all; 0: as 1
+  int32_t workers_per_processor;  // above 1: keys come from memory, once each, and to one of them alone as fast as to all
   int64_t merge_base;        // picoseconds of a merge, whatever its size
   int64_t gamma;             // picoseconds of one merged part row
   int64_t cache_bytes;       // cache that the workers share; 0: heads are not grouped
