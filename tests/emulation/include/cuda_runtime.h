@@ -41,6 +41,7 @@ using std::min;
 inline float __uint_as_float(unsigned x) { return std::bit_cast<float>(x); }
 inline float __int_as_float(int x) { return std::bit_cast<float>(x); }
 inline int __float_as_int(float x) { return std::bit_cast<int>(x); }
+inline unsigned __activemask() { return ~0u; }
 inline int __vimax3_s32(int a, int b, int c) { return std::max({a, b, c}); }
 inline float __fdividef(float a, float b) { return a / b; }
 #define __expf(x) std::exp(x)  // the C library declares functions of these names
@@ -86,6 +87,10 @@ T __shfl_xor_sync(unsigned, T x, int mask) {
 inline int __any_sync(unsigned, bool x) {
   const bool* all = emulation::meet_warp(x, "__any_sync");
   return std::any_of(all, all + 32, [](bool one) { return one; });
+}
+inline int __all_sync(unsigned, bool x) {
+  const bool* all = emulation::meet_warp(x, "__all_sync");
+  return std::all_of(all, all + 32, [](bool one) { return one; });
 }
 inline int __reduce_min_sync(unsigned, int x) {
   const int* all = emulation::meet_warp(x, "__reduce_min_sync");

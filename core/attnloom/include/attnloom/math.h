@@ -44,6 +44,8 @@ ATTNLOOM_FN float fast_reciprocal(float x) {
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
+// 1 / (1 + 2^x).
+ATTNLOOM_FN float logistic2(float x) { return fast_reciprocal(1.0f + fast_exp2(x)); }
 ATTNLOOM_FN void fast_sincos(float x, float& sine, float& cosine) {
   asm("sin.approx.f32 %0, %1;" : "=f"(sine) : "f"(x));
   asm("cos.approx.f32 %0, %1;" : "=f"(cosine) : "f"(x));
@@ -68,8 +70,7 @@ ATTNLOOM_FN float log(float x) { return ::logf(x); }
 
 // bound * tanh(x / bound), bound > 0, absolute error 4e-7 * bound.
 ATTNLOOM_FN float soft_clamp(float x, float bound) {
-  const float e = detail::fast_exp2(::fabsf(x) * (2.88539008f / bound));
-  return ::copysignf(::fmaf(-2.0f * bound, detail::fast_reciprocal(1.0f + e), bound), x);
+  return ::copysignf(::fmaf(-2.0f * bound, detail::logistic2(::fabsf(x) * (2.88539008f / bound)), bound), x);
 }
 
 // Hyperbolic tangent, absolute error 3e-7.
@@ -174,6 +175,13 @@ ATTNLOOM_FN float exp2(float x) {
   return detail::scale_by_power(1.0f + detail::expm1_reduced(r), detail::rounded_integer(rounded));
 }
 
+namespace detail {
+
+// 1 / (1 + 2^x).
+ATTNLOOM_FN float logistic2(float x) { return 1.0f / (1.0f + attnloom::exp2(x)); }
+
+}  // namespace detail
+
 // Natural logarithm, 2 ulp; -inf at 0, NaN below.
 ATTNLOOM_FN float log(float x) {
   const bool subnormal = x < 1.17549435e-38f;
@@ -228,7 +236,7 @@ ATTNLOOM_FN float cos(float x) {
 // 1 / (1 + e^-x), 3 ulp.
 ATTNLOOM_FN float sigmoid(float x) {
 #if defined(__CUDA_ARCH__)
-  return detail::fast_reciprocal(1.0f + detail::fast_exp2(x * -1.44269504f));
+  return detail::logistic2(x * -1.44269504f);
 #else
   return 1.0f / (1.0f + attnloom::exp(-x));
 #endif

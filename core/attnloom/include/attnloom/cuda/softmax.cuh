@@ -129,7 +129,7 @@ template <bool Plain, class V, int M, int N>
 ATTNLOOM_DEVICE void transform_logits(float (&s)[M][N][4], const Pairs<V>& pairs, const Site (&rows)[M][2], const Units<V>& units,
                                       int first_key, const int* noted) {
   constexpr float hidden = V::use_softmax ? -inf : 0.0f;
-  constexpr int at_once = N < 4 ? 2 * N : 8;  // as registers allow
+  constexpr int at_once = V::takes_logits && V::logits_by_key && N > 4 ? 8 : 2 * N;  // as registers allow
   const int c = here(lane_id()) % 4;
   const int last = pairs.positions.last(), kv_start = pairs.item.kv_start;
 #pragma unroll
@@ -163,10 +163,11 @@ ATTNLOOM_DEVICE void transform_logits(float (&s)[M][N][4], const Pairs<V>& pairs
     }
 }
 
-// Makes `hidden` of the keys that a row does not see.
+// Hides the keys that a row does not see: -inf, or 0 as weights.
 template <class V, int M, int N, class R>
 ATTNLOOM_DEVICE void hide(float (&s)[M][N][4], const Pairs<V>& pairs, const R& rows, int first_row, int first_key,
-                          const int* noted, float hidden) {
+                          const int* noted) {
+  constexpr float hidden = V::use_softmax ? -inf : 0.0f;
   constexpr int words = (N + 3) / 4;
   const int lane = here(lane_id()), g = lane / 4, c = lane % 4;
   const SeenKeys<V, R> keys{pairs, rows};
@@ -193,8 +194,7 @@ ATTNLOOM_DEVICE void hide(float (&s)[M][N][4], const Pairs<V>& pairs, const R& r
         s[i][t][e] = seen[i][e / 2][t / 4] >> (8 * (t % 4) + e % 2) & 1u ? s[i][t][e] : hidden;
 }
 
-// s: products of rows [first_row, ...) with keys from `first_key` on, in fragments, become scores; of hidden pairs -inf, or 0
-// as weights.
+// s: products of rows [first_row, ...) with keys from `first_key` on, in fragments, become scores.
 // `whole`: every row sees all these keys. `noted`: where the keys' positions stand if they are listed.
 template <class S, class V, int M, int N, class R>
 ATTNLOOM_DEVICE void score(float (&s)[M][N][4], const Pairs<V>& pairs, const R& rows, const Units<V>& units, int first_row,
@@ -207,8 +207,6 @@ ATTNLOOM_DEVICE void score(float (&s)[M][N][4], const Pairs<V>& pairs, const R& 
 #pragma unroll
         for (int e = 0; e < 4; e++) s[i][t][e] *= units.scale;
   }
-  // What a row gets must not depend on keys that others see.
-  if (V::takes_logits && !whole) hide<V>(s, pairs, rows, first_row, first_key, noted, 0.0f);
   if constexpr (V::has_logits_transform || V::has_logits_mask) {
     Site sites[M][2];
 #pragma unroll
@@ -219,7 +217,7 @@ ATTNLOOM_DEVICE void score(float (&s)[M][N][4], const Pairs<V>& pairs, const R& 
     if (!V::logits_by_key || (!listed & inside)) transform_logits<true>(s, pairs, sites, units, first_key, noted);
     else transform_logits<false>(s, pairs, sites, units, first_key, noted);
   }
-  if (!whole) hide<V>(s, pairs, rows, first_row, first_key, noted, V::use_softmax ? -inf : 0.0f);
+  if (!whole) hide<V>(s, pairs, rows, first_row, first_key, noted);
 }
 
 // Weights as the left operand of their product with V.
