@@ -26,7 +26,7 @@ KERNELS = {
     "plain": (AMPERE, "plain", {}),
     "e4m3": (AMPERE, "e4m3", {"head_dim": 64}),
     "e5m2": (AMPERE, "e5m2", {}),
-    "invariant": (AMPERE, "causal", {"head_dim": 64, "batch_invariant": True}),
+    "invariant": (AMPERE, "soft_cap", {"head_dim": 64, "batch_invariant": True}),
     "wgmma": (HOPPER, "causal", {}),
     "wgmma_d80": (HOPPER, "d80", {"dtype": "float16"}),
     "wgmma_window": (HOPPER, "window", {"head_dim": 64}),
