@@ -37,10 +37,10 @@ def folder(tmp_path_factory):
     return place
 
 
-def run(tmp_path, **environment):
+def run(tmp_path, script=RUN, **environment):
     bare = {name: value for name, value in os.environ.items() if name not in ("CXX", "CUDA_HOME", "PATH")}
     bare |= {"PATH": str(tmp_path), "ATTNLOOM_CACHE_DIR": str(tmp_path / "cache"), "ATTNLOOM_CONFIG": "", **environment}
-    return subprocess.run([sys.executable, "-c", RUN], env=bare, capture_output=True, text=True)
+    return subprocess.run([sys.executable, "-c", script], env=bare, capture_output=True, text=True)
 
 
 def test_no_compiler_is_needed(folder, tmp_path):
@@ -49,6 +49,18 @@ def test_no_compiler_is_needed(folder, tmp_path):
     path, total = done.stdout.split()
     assert path.startswith(str(folder)) and float(total) == 96.0
     assert not (tmp_path / "cache" / "jit").exists()
+
+
+def test_kernels_for_decode_alone(tmp_path):
+    place = tmp_path / "kernels"
+    assert main([*WORDS, "--max-qo-len", "1", "--output", str(place)]) == 0
+    limited = RUN.replace("num_threads=1", "num_threads=1, max_qo_len=1").replace("([3], [5])", "([1], [5])")
+    done = run(tmp_path, limited.replace("ones(3,", "ones(1,"), ATTNLOOM_SHIPPED=str(place))
+    assert done.returncode == 0, done.stderr
+    path, total = done.stdout.split()
+    assert path.startswith(str(place)) and float(total) == 32.0
+    done = run(tmp_path, ATTNLOOM_SHIPPED=str(place))
+    assert done.returncode and "no C++ compiler was found" in done.stderr
 
 
 def test_without_the_folder_a_compiler_is_missed(folder, tmp_path):

@@ -25,6 +25,12 @@ def register(app: typer.Typer) -> None:
             list[str] | None, typer.Option(help="float32, float16, bfloat16 (the default); repeatable.")
         ] = None,
         kv_dtype: Annotated[str, typer.Option(help="Of the cache, also float8_e4m3fn, float8_e5m2; empty: as q.")] = "",
+        max_qo_len: Annotated[
+            list[int] | None,
+            typer.Option(
+                min=1, help="As of an AttentionWrapper, such as 1 for decode alone; repeatable. Without: any length."
+            ),
+        ] = None,
         arch: Annotated[
             list[str] | None,
             typer.Option(help="A CUDA architecture (sm_80, sm_89, sm_90a) in place of this host; repeatable."),
@@ -37,8 +43,9 @@ def register(app: typer.Typer) -> None:
     ) -> None:
         """Compile kernels for this host, or for CUDA architectures, and keep them, with the launcher and the scheduler.
 
-        Every head dim is built in every dtype. The C++ compiler is CXX, g++ or clang++; the instruction set is this
-        CPU's, or ATTNLOOM_HOST_ISA. The CUDA compiler is that of CUDA_HOME, PATH or pip; no GPU is needed.
+        Every head dim is built in every dtype, for every --max-qo-len. The C++ compiler is CXX, g++ or clang++; the
+        instruction set is this CPU's, or ATTNLOOM_HOST_ISA. The CUDA compiler is that of CUDA_HOME, PATH or pip; no GPU
+        is needed.
         """
         from attnloom.cli.computation import spec_of
 
@@ -50,11 +57,16 @@ def register(app: typer.Typer) -> None:
         ]
         if kv_dtype:
             shapes = [{**shape, "kv_dtype": kv_dtype} for shape in shapes]
-        build_kernels([spec_of(variants, stack, shape) for shape in shapes], arch or [], output, debug)
+        specs = [spec_of(variants, stack, shape) for shape in shapes]
+        build_kernels(specs, arch or [], output, debug, max_qo_lens=max_qo_len or [None])
 
 
-def build_kernels(specs, archs: list[str], output: Path | None = None, debug: bool = False) -> None:
+def build_kernels(
+    specs, archs: list[str], output: Path | None = None, debug: bool = False, *, max_qo_lens=(None,)
+) -> None:
     """Build the kernels of `specs`, the launcher and the scheduler at a time, and print a line each.
+
+    `max_qo_lens`: the query tokens that a request of a wrapper may have; None: any number.
 
     Raises as `attnloom.jit.build`, once all have been tried.
     """
@@ -68,7 +80,8 @@ def build_kernels(specs, archs: list[str], output: Path | None = None, debug: bo
     for target in targets:
         toolchain = target.toolchain(debug) if archs else jit.host_toolchain(debug)
         print(f"compiler {' '.join(toolchain.command)}, {_instructions(toolchain)}", flush=True)
-        wanted += [(describe(spec, target)[2], toolchain) for spec in specs]
+        units = [describe(spec, target, max_qo_len=most)[2] for spec in specs for most in max_qo_lens]
+        wanted += [(unit, toolchain) for unit in dict.fromkeys(units)]
         if archs:
             from attnloom.engines.append import unit as append_unit
 
