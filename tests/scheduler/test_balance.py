@@ -100,7 +100,7 @@ def test_pieces_that_fill_the_processors_are_not_cut_for_workers(planner, kv_len
 
 def test_decode_leaves_equal_rows_whole_where_that_is_nearly_even(planner):
     view = planner.plan(decode([4096] * 64))
-    assert (view.partitioner, view.num_items, view.num_merge) == ("longest_first", 64 * 8, 0)
+    assert (view.partitioner, view.num_items, view.num_merge) == ("longest_first", 64 * 4, 0)
     assert view.busiest * 2 * WORKERS / view.total <= 1.04
 
 

@@ -193,8 +193,8 @@ class LongestFirst {
     few_ = units <= 8 * workers;
     perfect_ = ceil_div(job.total, workers);
     const int64_t sharers = std::max(input_.workers_per_processor, 1);
-    pairs_ = sharers > 1 && !job.prefill && workers < units && units <= 2 * workers;
-    is_even_ = !job.prefill && units > 0 && (spreads_over(sharers, units) || spreads_over(1, units));
+    is_even_ = !job.prefill && units > 0 && (spreads_over(sharers, units) || spreads_over(1, units) ||
+                                              (sharers > 1 && spreads_two_heads(units)));
     if (!is_even_) chunk_for(1);
   }
 
@@ -210,16 +210,6 @@ class LongestFirst {
     out_.total = total_;
     out_.busiest = longest_entry() * piece_heads_;
     out_.makespan = makespan(out_.busiest);
-  }
-
-  // Deals equal decode rows whole, one or two to a worker, if that ends at most 1/16 later than the best that can be: they
-  // need no merge, and the memory, which all share, hastens those who have more to do.
-  bool run_pairs() {
-    if (!pairs_) return false;
-    make_entries();
-    const int64_t cost = entries_[0].cost;
-    const bool equal = std::all_of(entries_.begin(), entries_.end(), [cost](const Entry& e) { return e.cost == cost; });
-    return equal && entries_.size() == job_.tiles.size() && run(nearly_perfect());
   }
 
   // Whether a plan that ends within `limit` is worth the time to make it.
@@ -263,6 +253,20 @@ class LongestFirst {
     const int64_t mean = ceil_div(total_, places);
     const int64_t busiest = longest_entry() * piece_heads_;
     return num_pieces_ <= places && busiest <= mean + mean / 16 && makespan(busiest) < kMaxLoad;
+  }
+
+  // Whether equal rows do, whole and two heads a piece: they need no merge, and the memory, which all share, hastens those
+  // who have more to do.
+  bool spreads_two_heads(int64_t units) {
+    const int64_t heads = input_.num_kv_heads;
+    if (units <= input_.num_workers || units > 2 * input_.num_workers || heads % 2) return false;
+    piece_heads_ = 2;
+    pieces_per_group_ = heads / 2;
+    const auto is_whole_and_equal = [this](const Entry& e) { return e.chunks == 1 && e.cost == entries_[0].cost; };
+    if (spreads_over(1, units / 2) && std::all_of(entries_.begin(), entries_.end(), is_whole_and_equal)) return true;
+    piece_heads_ = 1;
+    pieces_per_group_ = heads;
+    return false;
   }
 
   // The least divisor of `heads` from `size` on, below its double; `size` if there is none.
@@ -410,7 +414,6 @@ class LongestFirst {
   int32_t dealt_ = 0;  // pieces
   int64_t perfect_;
   bool few_;
-  bool pairs_;  // of decode rows
   bool is_even_ = false;
 };
 
@@ -424,7 +427,6 @@ Partition& divide(const Job& job, Partitioners& scratch, Partitioner& kind) {
     longest.spread();
     return scratch.longest;
   }
-  if (longest.run_pairs()) return scratch.longest;
   ContiguousCut(job, scratch.cut).run();
   const int64_t cut = scratch.cut.makespan, limit = job.prefill ? cut + cut / 32 : cut - 1;
   if (longest.is_worth(limit) && longest.run(limit)) return scratch.longest;

@@ -41,7 +41,7 @@ class Partition:
 def divide(job: Job) -> tuple[Partition, str]:
     """The better partition and its name. Prefill may cost 1/32 more where it runs longest first: there heads share the
     cache, which the prediction leaves out."""
-    if deal := even(job) or pairs(job):
+    if deal := even(job):
         return deal, "longest_first"
     cut = contiguous_cut(job)
     limit = cut.makespan + cut.makespan // 32 if job.prefill else cut.makespan - 1
@@ -130,7 +130,7 @@ def _cut_of(job: Job, tile: Tile, at: int, budget: int, *, idle: bool) -> int | 
     return tile.last if 2 * (wanted - most) >= least else at + most
 
 
-def longest_first(job: Job, limit: int, sharers: int = 1) -> Partition:
+def longest_first(job: Job, limit: int, sharers: int = 1, piece_heads: int | None = None) -> Partition:
     """Algorithm 1 of the FlashInfer paper: keys chunked at the mean load, the longest piece to the least loaded worker.
 
     In prefill, heads go in groups whose K and V fit half the cache, or somewhat more where the groups are equal then,
@@ -140,7 +140,7 @@ def longest_first(job: Job, limit: int, sharers: int = 1) -> Partition:
     out, inputs = Partition(), job.inputs
     units = len(job.tiles) * job.heads
     group_heads = _group_heads(job)
-    per_group = ceil_div(group_heads, min(max(units // (8 * job.workers), 1), group_heads))
+    per_group = ceil_div(group_heads, piece_heads or min(max(units // (8 * job.workers), 1), group_heads))
     piece_heads = ceil_div(group_heads, per_group)
     mean_keys = ceil_div(job.keys * job.heads * sharers, job.workers)
 
@@ -185,33 +185,26 @@ def longest_first(job: Job, limit: int, sharers: int = 1) -> Partition:
 
 def even(job: Job) -> Partition | None:
     """The pieces of longest first as they lie, where so each has a processor, or a worker, to itself and none waits
-    long for another: a cut, which splits more, is no better."""
-    units = len(job.tiles) * job.heads
-    for sharers in (max(job.inputs.workers_per_processor, 1), 1):
+    long for another: a cut, which splits more, is no better. Equal rows may be whole, two heads a piece: they need no
+    merge, and the memory, which all share, hastens those who have more to do."""
+    units, shared = len(job.tiles) * job.heads, max(job.inputs.workers_per_processor, 1)
+    ways = [(shared, 1), (1, 1)]
+    equal = len({job.cost(tile, tile.first, tile.last) for tile in job.tiles}) == 1
+    if shared > 1 and equal and units > job.workers and job.heads % 2 == 0:
+        ways.append((1, 2))
+    for sharers, heads in ways:
         places = job.workers // sharers
-        if job.prefill or not 0 < units <= places:
+        if job.prefill or not 0 < units // heads <= places:
             continue
-        deal = longest_first(job, MAX_LOAD - 1, sharers)
+        deal = longest_first(job, MAX_LOAD - 1, sharers, heads)
         mean = ceil_div(deal.total, places)
-        if deal.makespan != NEVER and len(deal.pieces) <= places and deal.busiest <= mean + mean // 16:
+        fits = deal.makespan != NEVER and len(deal.pieces) <= places and deal.busiest <= mean + mean // 16
+        if fits and (heads == 1 or len(deal.pieces) == units // 2):
             deal.queue_order = None
             for worker, piece in enumerate(deal.pieces):
                 piece.worker = worker
             return deal
     return None
-
-
-def pairs(job: Job) -> Partition | None:
-    """Equal decode rows whole, one or two to a worker, if that ends at most 1/16 later than the best that can be: they
-    need no merge, and the memory, which all share, hastens those who have more to do."""
-    waits_for_memory = job.inputs.workers_per_processor > 1 and not job.prefill
-    if not waits_for_memory or not job.workers < len(job.tiles) * job.heads <= 2 * job.workers:
-        return None
-    if len({job.cost(tile, tile.first, tile.last) for tile in job.tiles}) > 1:
-        return None
-    deal = longest_first(job, _nearly_perfect(job))
-    whole = all((p.first, p.last) == (job.tiles[p.tile].first, job.tiles[p.tile].last) for p in deal.pieces)
-    return deal if whole and deal.makespan != NEVER else None
 
 
 def _nearly_perfect(job: Job) -> int:
