@@ -21,7 +21,7 @@ KERNELS = {
     "soft_cap": (AMPERE, "soft_cap", {}),
     "window": (AMPERE, "window", {"head_dim": 64}),
     "rope_d256": (AMPERE, "window", {"head_dim": 256}),
-    "rope_part": (HOPPER, "qk_norm", {"head_dim": 128, "params": {"rope.rotary_dim": 96, "rope.offset": 2**24 - 999}}),
+    "rope_part": (HOPPER, "qk_norm", {"head_dim": 128, "params": {"rope.rotary_dim": 64, "rope.offset": 2**24 - 999}}),
     "sigmoid": (AMPERE, "sigmoid", {}),
     "plain": (AMPERE, "plain", {}),
     "e4m3": (AMPERE, "e4m3", {"head_dim": 64}),

@@ -23,8 +23,8 @@ WIDE_ROTATIONS = {
     "far": {"rope.offset": 2**24 - 1000},
     "scaled": {"rope.scaling": "yarn", "rope.factor": 8.0},
     "interleaved part": {"rope.interleaved": True, "rope.rotary_dim": 100},
-    "one unit": {"rope.rotary_dim": 64},
-    "two units": {"rope.rotary_dim": 96},
+    "half": {"rope.rotary_dim": 64},
+    "three quarters": {"rope.rotary_dim": 96},
     "narrow": {"rope.rotary_dim": 20},
 }
 REQUESTS = [(1, 300), (1, 17), (1, 0), (2, 129), (1, 16), (3, 40)]

@@ -43,6 +43,12 @@ constexpr bool head_uniform() {
   else return false;
 }
 
+template <class V, class P>
+constexpr int rotated_dims() {
+  if constexpr (requires { V::template rotated_dims<P>; }) return V::template rotated_dims<P>;
+  else return 0;
+}
+
 }  // namespace detail
 
 template <class Params_, class... Members>
@@ -65,6 +71,7 @@ struct Composed {
   // Whether the chain of a logit depends on which key it is of.
   static constexpr bool logits_by_key =
       (detail::asks_for_key<typename Members::Variant, detail::MemberParams<Params, Members>>() || ...);
+  static constexpr int rotated_dims = (0 + ... + detail::rotated_dims<typename Members::Variant, detail::MemberParams<Params, Members>>());
   static constexpr int max_ranges =
       (1 + ... + detail::extra_ranges<typename Members::Variant, detail::MemberParams<Params, Members>>());
 

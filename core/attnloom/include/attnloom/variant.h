@@ -13,6 +13,7 @@
 //   static constexpr bool use_softmax        false: the transformed logit is the weight
 //   static constexpr bool range_monotone     the ends of kv_range never decrease as q_pos grows
 //   static constexpr bool range_head_uniform kv_range does not depend on the head
+//   template <class Params> static constexpr int rotated_dims   elements that row.rotate turns: kernels lay keys out for it
 //
 // each marked ATTNLOOM_FN and pure: a functor may run more than once for a pair, and for pairs that a mask hides.
 // `Params` holds the variant's own parameters under their names: p.cap, p.slopes(head), Params::rotary_dim.

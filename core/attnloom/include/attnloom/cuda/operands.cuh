@@ -54,12 +54,13 @@ struct NarrowKeyOperands {
   }
 };
 
-// Eight keys of fp8 as right operands, a column each, that row functors see: lane 4 g + c has a part of key g. They are of
+// Eight keys as right operands, a column each, that row functors see: lane 4 g + c has a part of key g. fp8 ones are of
 // float16 until then.
 template <class S>
 struct KeyColumns {
-  using Map = SpreadMap<S::head_dim, 4, 4>;
+  using Map = SpreadMap<S::head_dim, 4, 4 / S::key_bytes>;
   static constexpr int pieces = S::StoredKTile::pieces;
+  static constexpr DType untransformed = S::narrow ? kF16 : S::T;
 
   uint32_t b[S::k_steps][2];
 
@@ -71,7 +72,10 @@ struct KeyColumns {
       uint32_t words[4];
       load_matrices(words, S::StoredKTile::onward(at, n));
 #pragma unroll
-      for (int i = 0; i < 4 && n + i < pieces; i++) widen<kF16, S::kv>(words[i], b[n + i][0], b[n + i][1]);
+      for (int i = 0; i < 4 && n + i < pieces; i++) {
+        if constexpr (S::narrow) widen<untransformed, S::kv>(words[i], b[n + i][0], b[n + i][1]);
+        else b[(n + i) / 2][i % 2] = words[i];
+      }
     }
   }
 
@@ -79,15 +83,22 @@ struct KeyColumns {
   template <class F>
   ATTNLOOM_DEVICE void transform(F f) {
     Row<Map> row;
+    const auto pair = [&row](int step, int h) -> float(&)[Map::width] { return row.x.at[S::narrow ? step : 2 * step + h]; };
 #pragma unroll
     for (int step = 0; step < S::k_steps; step++)
 #pragma unroll
-      for (int h = 0; h < 2; h++) unpack<kF16>(b[step][h], row.x.at[step][2 * h], row.x.at[step][2 * h + 1]);
+      for (int h = 0; h < 2; h++) {
+        const int e = S::narrow ? 2 * h : 0;
+        unpack<untransformed>(b[step][h], pair(step, h)[e], pair(step, h)[e + 1]);
+      }
     f(row);
 #pragma unroll
     for (int step = 0; step < S::k_steps; step++)
 #pragma unroll
-      for (int h = 0; h < 2; h++) b[step][h] = pack<S::T>(row.x.at[step][2 * h], row.x.at[step][2 * h + 1]);
+      for (int h = 0; h < 2; h++) {
+        const int e = S::narrow ? 2 * h : 0;
+        b[step][h] = pack<S::T>(pair(step, h)[e], pair(step, h)[e + 1]);
+      }
   }
 };
 
@@ -96,7 +107,8 @@ template <class S, class V, int M, bool InRegisters, int N>
 ATTNLOOM_DEVICE void multiply_stored_keys(float (&s)[M][N][4], const Queries<S, M, InRegisters>& q, char* at,
                                           const SliceTransforms<V>& transforms) {
   const uint32_t k = shared_address(at);
-  if constexpr (V::has_key_transform && !S::narrow) {
+  if constexpr (V::has_key_transform && !S::narrow && (S::head_dim > 128 || KeyRows<S, V, typename S::StoredKTile>::turns)) {
+    // Angles are found from other keys', or a quarter of a row, and O~, are more than a lane's registers hold.
     transform_keys<S, V, typename S::StoredKTile>(at, transforms);
     multiply_keys<S, S::T>(s, q, KeyOperands<S>(k));
   } else if constexpr (V::has_key_transform) {
@@ -192,7 +204,7 @@ ATTNLOOM_DEVICE void multiply_stored_values(float (&o)[M][S::o_tiles][4], const 
         for (int i = 0; i < M; i++)
           multiply_add<T>(o[i][t], p[i][n], values.b[t / 2][t % 2][0], values.b[t / 2][t % 2][1]);
     } else if constexpr (V::has_value_transform) {
-      transform_rows<S::T, S::kv, S::head_dim_v, Tile>(slice, transform);
+      transform_rows<SharedRows<S::T, S::kv, S::head_dim_v, Tile, 0>>(slice, transform);
     }
   }
   if constexpr (!S::narrow) multiply_values<S>(o, p, shared_address(at));

@@ -36,8 +36,8 @@ struct SpreadMap {
 
   template <Pair P, int R, class F>
   static ATTNLOOM_DEVICE void pairs(Storage& x, F& f) {
-    if constexpr (by_unit<P, R>) numbered_pairs<P, R>(x, [&f](int, int i, float& a, float& b) { f(i, a, b); });
-    else single_pairs<R>(x, f);
+    if constexpr (together<P, R>) numbered_pairs<P, R>(x, [&f](int, int i, float& a, float& b) { f(i, a, b); });
+    else pairs_apart<R>(x, f);
   }
 
   template <Pair P, int R, class F>
@@ -63,71 +63,33 @@ struct SpreadMap {
   }
 
  protected:
-  // Whether the elements of a unit have their partners in one unit.
+  // Whether a lane has both elements of its pairs.
   template <Pair P, int R>
-  static constexpr bool by_unit = P == Pair::adjacent || R / 2 % W == 0;
+  static constexpr bool together = P == Pair::adjacent || R / 2 % (W * G) == 0;
 
   // f(n, i, first, second) for the n-th pair of this lane, the i-th of the row.
   template <Pair P, int R, class F>
   static ATTNLOOM_DEVICE void numbered_pairs(Storage& x, F f) {
     const int first = W * place();
-    constexpr int apart = R / 2 / W;  // units
     if constexpr (P == Pair::adjacent) {
 #pragma unroll
       for (int k = 0; k < held; k++)
 #pragma unroll
         for (int e = 0; e < W; e += 2)
           if (first + W * G * k + e < R) f((W * k + e) / 2, first / 2 + (W * G * k + e) / 2, x.at[k][e], x.at[k][e + 1]);
-    } else if constexpr (apart % G == 0) {  // both halves of a pair in one lane
-#pragma unroll
-      for (int k = 0; k < apart / G; k++)
-#pragma unroll
-        for (int e = 0; e < W; e++) f(W * k + e, first + W * G * k + e, x.at[k][e], x.at[k + apart / G][e]);
     } else {
-      borrowed_pairs<apart>(x, f);
+      constexpr int apart = R / 2 / (W * G);
+#pragma unroll
+      for (int k = 0; k < apart; k++)
+#pragma unroll
+        for (int e = 0; e < W; e++) f(W * k + e, first + W * G * k + e, x.at[k][e], x.at[k + apart][e]);
     }
   }
 
  private:
-  // Units u and u + Apart make pairs: the lanes of the first ones borrow the others.
-  template <int Apart, class F>
-  static ATTNLOOM_DEVICE void borrowed_pairs(Storage& x, F& f) {
-    constexpr int lenders = (Apart + G - 1) / G, slots = (2 * Apart + G - 1) / G, on = Apart / G;
-    const auto lane_of = [](int u) { return lane_id() + ((u & (G - 1)) - place()) * Stride; };
-    float lent[lenders][W];
-#pragma unroll
-    for (int k = 0; k < lenders; k++)
-#pragma unroll
-      for (int from = k + on; from <= k + on + 1 && from < slots; from++)
-#pragma unroll
-        for (int e = 0; e < W; e++) {
-          const float value = __shfl_sync(~0u, x.at[from][e], lane_of(unit(k) + Apart));
-          if (from == k + on || (unit(k) + Apart) / G == from) lent[k][e] = value;
-        }
-#pragma unroll
-    for (int k = 0; k < lenders; k++)
-#pragma unroll
-      for (int e = 0; e < W; e++) {  // by all lanes: branches would cost more
-        float first = x.at[k][e];
-        f(W * k + e, W * min(unit(k), Apart - 1) + e, first, lent[k][e]);
-        if (unit(k) < Apart) x.at[k][e] = first;
-      }
-#pragma unroll
-    for (int k = on; k < slots; k++)
-#pragma unroll
-      for (int from = k - on - 1; from <= k - on && from < lenders; from++)
-#pragma unroll
-        for (int e = 0; e < W; e++) {
-          if (from < 0) continue;
-          const int u = unit(k) - Apart;
-          const float value = __shfl_sync(~0u, lent[from][e], lane_of(u + G));
-          if (0 <= u && u < Apart && u / G == from) x.at[k][e] = value;
-        }
-  }
-
   // Every lane gets both elements of every pair, and keeps what is its own.
   template <int R, class F>
-  static ATTNLOOM_DEVICE void single_pairs(Storage& x, F& f) {
+  static ATTNLOOM_DEVICE void pairs_apart(Storage& x, F& f) {
     const int first_lane = lane_id() - place() * Stride;
     const auto from = [&](int d) { return __shfl_sync(~0u, x.at[d / W / G][d % W], first_lane + d / W % G * Stride); };
     const auto put = [&](int d, float value) {
@@ -159,7 +121,7 @@ struct TurnMap : Map {
 
   template <Pair P, int R, class F>
   static ATTNLOOM_DEVICE void rotate(Storage& x, int position, F& frequency, float factor) {
-    if constexpr (Map::template by_unit<P, R>)
+    if constexpr (Map::template together<P, R>)
       Map::template numbered_pairs<P, R>(x, [&, &turn = x.turn](int n, int i, float& a, float& b) {
         float &sine = turn.sine[n], &cosine = turn.cosine[n];
         if constexpr (After) {

@@ -33,17 +33,29 @@ ATTNLOOM_DEVICE void widen_rows(char* memory) {
   __syncwarp();
 }
 
-// How the lanes of a warp take rows of T or fp8 in shared memory that functors see.
-template <DType T, DType Stored, int D, class Tile>
+// How the lanes of a warp take rows of T or fp8 in shared memory that functors see. Rotated: so many elements turn, and their
+// halves meet in a lane if it holds few enough; or 0.
+template <DType T, DType Stored, int D, class Tile, int Rotated>
 struct SharedRows {
   static constexpr bool narrow = Stored == kE4M3 || Stored == kE5M2;
-  static constexpr int width = narrow || D / 2 % 64 == 0 || D == 64 ? 4 : 2;
-  // As many lanes a row as let the halves of its pairs still meet in one lane; all of them only where registers are short.
-  static constexpr int lanes = D == 256 ? 32 : D / 2 % (16 * width) == 0 ? 16 : D / 2 % (8 * width) == 0 ? 8 : 4;
+  static constexpr int dims = D, half = Rotated > 0 && Rotated % (narrow || D > 128 ? 64 : 32) == 0 ? Rotated / 2 : D / 2;
+
+  // Whether `lanes` with units of `width` elements share a row evenly, and halves of a pair meet in one.
+  static constexpr bool fits(int lanes, int width) { return D % (lanes * width) == 0 && half % (lanes * width) == 0; }
+
+  static constexpr int width = narrow || fits(16, 4) || (D <= 128 && half == 32 && fits(8, 4)) ? 4 : 2;
+  // As many lanes as fit, but all of them, or of 16-bit rows in narrow units more than 8, only where registers are short.
+  static constexpr int lanes = D == 256 && fits(32, width)                      ? 32
+                               : (width == 4 || D > 128) && fits(16, width) ? 16
+                               : fits(8, width)                             ? 8
+                                                                            : 4;
   // Rows that the lanes take together have their pieces swizzled apart; so many follow each other in a lane.
   static constexpr int run = lanes * width / 8;
   static constexpr int passes = kSlice * lanes / 32;
+  // Whether a lane finds angles of rows from the row before.
+  static constexpr bool turns = 2 * half == Rotated && run > 2 && half / lanes <= 4;
   using Map = SpreadMap<D, lanes, width>;
+  static_assert(Map::units % lanes == 0);
 
   // What a lane has of a row as it is stored.
   using Unit = std::conditional_t<narrow || width == 2, uint32_t, uint2>;
@@ -105,12 +117,11 @@ struct SharedRows {
   }
 };
 
-// Rows [0, 16) at `memory`, of T or fp8, through f(row, view), which sees 32-bit floats; by one warp.
-template <DType T, DType Stored, int D, class Tile, class F>
+// Rows [0, 16) at `memory` through f(row, view), which sees 32-bit floats; by one warp.
+template <class Rows, class F>
 ATTNLOOM_DEVICE void transform_rows(char* memory, F f) {
-  using Rows = SharedRows<T, Stored, D, Tile>;
   const Rows rows{memory};
-  constexpr int at_once = Rows::narrow || D > 192 ? 1 : 2;  // passes that share what a functor loads by column, as registers allow
+  constexpr int at_once = Rows::narrow || Rows::dims > 192 ? 1 : 2;  // passes that share what a functor loads by column, as registers allow
 #pragma unroll at_once
   for (int pass = 0; pass < Rows::passes; pass++) {
     Row<typename Rows::Map> view;
@@ -122,9 +133,8 @@ ATTNLOOM_DEVICE void transform_rows(char* memory, F f) {
 }
 
 // The same where the rows' tokens follow each other.
-template <DType T, DType Stored, int D, class Tile, class F>
+template <class Rows, class F>
 ATTNLOOM_DEVICE void transform_following_rows(char* memory, F f) {
-  using Rows = SharedRows<T, Stored, D, Tile>;
   using Map = typename Rows::Map;
   const Rows rows{memory};
   typename Rows::Raw raw = rows.load(0);
@@ -192,16 +202,18 @@ struct SliceTransforms {
   }
 };
 
+template <class S, class V, class Tile>
+using KeyRows = SharedRows<S::T, S::kv, S::head_dim, Tile, V::rotated_dims>;
+
 // The 16 keys of `transforms`, which lie at `memory`, through their transforms; by one warp.
 template <class S, class V, class Tile>
 ATTNLOOM_DEVICE void transform_keys(char* memory, const SliceTransforms<V>& transforms) {
-  using Rows = SharedRows<S::T, S::kv, S::head_dim, Tile>;
-  if constexpr (Rows::run > 1 && Turn<typename Rows::Map>::most <= 4) {  // more angles than registers hold else
+  using Rows = KeyRows<S, V, Tile>;
+  if constexpr (Rows::turns) {
     if ((S::narrow || transforms.site.k_scale == 1.0f) && transforms.consecutive())
-      return transform_following_rows<S::T, S::kv, S::head_dim, Tile>(
-          memory, [&](int row, auto& view) { transforms.template key<S::narrow>(row, view); });
+      return transform_following_rows<Rows>(memory, [&](int row, auto& view) { transforms.template key<S::narrow>(row, view); });
   }
-  transform_rows<S::T, S::kv, S::head_dim, Tile>(memory, [&](int row, auto& view) { transforms.key(row, view); });
+  transform_rows<Rows>(memory, [&](int row, auto& view) { transforms.key(row, view); });
 }
 
 // Makes the 16 keys, or values, from ordinal `first` on ready for the products, in shared memory, after their copy has
@@ -218,7 +230,8 @@ ATTNLOOM_DEVICE void prepare_values(char* memory, const typename V::Params& para
                                     const Positions& positions, int first, const int* noted, const Seen& seen) {
   const SliceTransforms<V> transforms{params, site, positions, first, noted};
   if constexpr (V::has_value_transform)
-    transform_rows<S::T, S::kv, S::head_dim_v, Tile>(memory, [&](int row, auto& view) { transforms.value(row, view, seen); });
+    transform_rows<SharedRows<S::T, S::kv, S::head_dim_v, Tile, 0>>(
+        memory, [&](int row, auto& view) { transforms.value(row, view, seen); });
   else if constexpr (S::narrow) widen_rows<S::T, S::kv, S::head_dim_v, Tile>(memory);
 }
 

@@ -92,11 +92,13 @@ struct Unit {
   // Query transforms, in place, after all rows have come in.
   template <class Tile>
   ATTNLOOM_DEVICE void transform_queries(char* q) const {
-    if constexpr (V::has_query_transform)
+    if constexpr (V::has_query_transform) {
+      using Queries = SharedRows<S::T, S::q, S::head_dim, typename Tile::QTile, V::rotated_dims>;
       for (int r = warp_id() * kSlice; r < Tile::t_q; r += S::warps * kSlice)
-        transform_rows<S::T, S::q, S::head_dim, typename Tile::QTile>(q + r * Tile::QTile::row_bytes, [&](int row, auto& view) {
+        transform_rows<Queries>(q + r * Tile::QTile::row_bytes, [&](int row, auto& view) {
           V::query_transform(params, view, rows.site(r + row, head));
         });
+    }
   }
 
   // Writes rows of fragments: row i, half h is packed row first_row + 16 i + 8 h + g of the unit.

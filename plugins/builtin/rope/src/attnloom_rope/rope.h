@@ -3,6 +3,9 @@
 #include <attnloom/variant.h>
 
 struct Rope {
+  template <class Params>
+  static constexpr int rotated_dims = Params::rotary_dim;
+
   template <class Params, class Row>
   ATTNLOOM_FN void query_transform(const Params& p, Row& row, const attnloom::Site& site) const {
     rotate(p, row, site.q_pos);
