@@ -24,7 +24,7 @@ _INSTRUCTIONS = {
     r"cp\.async\.cg\.shared\.global\S* \[%0\], \[%1\], 16, none": "copy_async",
     r"\.reg \.pred none; setp\.eq\.s32 none, %2, 0; "
     r"cp\.async\.cg\.shared\.global\.L2::cache_hint\S* \[%0\], \[%1\], 16, none, %3": "copy_async",
-    r"createpolicy\.fractional\.L2::evict_(?:normal|first)\.b64 %0, 1\.0": "create_policy",
+    r"createpolicy\.fractional\.L2::evict_first\.b64 %0, 1\.0": "create_policy",
     r"cp\.async\.commit_group": "close_copies",
     r"cp\.async\.wait_group %0": "wait_copies",
     r"prefetch\.global\.L2 \[%0\]": "prefetch",

@@ -13,13 +13,11 @@ ATTNLOOM_DEVICE void copy_16(uint32_t to, const void* from, bool exists) {
                : "memory");
 }
 
-// How the second-level cache keeps what is read: as anything else or, read once, less long than what it has. `once` is the
-// same on all lanes.
-ATTNLOOM_DEVICE uint64_t cache_policy(bool once) {
-  uint64_t usual, first_to_go;
-  asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(usual));
-  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(first_to_go));
-  return __any_sync(~0u, once) ? first_to_go : usual;
+// A policy of the second-level cache: what is read goes before what it has.
+ATTNLOOM_DEVICE uint64_t first_to_go() {
+  uint64_t policy;
+  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
 }
 ATTNLOOM_DEVICE void copy_16(uint32_t to, const void* from, bool exists, uint64_t policy) {
   asm volatile(

@@ -91,13 +91,16 @@ struct FewRows {
 #pragma unroll
         for (int i = 0; i < S::slices; i++) positions.note(ahead * kKeys + i * kSlice, noted_at(to) + i * kSlice);
         __syncwarp();
-        const uint64_t policy = cache_policy(once);
+        const auto copy = [&](auto... policy) {
 #pragma unroll
-        for (int i = 0; i < S::slices; i++) {
-          const Slice& keys = found[S::slices == 2 ? i : !first];
-          copy_keys<S>(k_from, keys, k + i * kSlice * S::StoredKTile::row_bytes, policy);
-          copy_values<S>(v_from, keys, v + i * kSlice * S::StoredVTile::row_bytes, policy);
-        }
+          for (int i = 0; i < S::slices; i++) {
+            const Slice& keys = found[S::slices == 2 ? i : !first];
+            copy_keys<S>(k_from, keys, k + i * kSlice * S::StoredKTile::row_bytes, policy...);
+            copy_values<S>(v_from, keys, v + i * kSlice * S::StoredVTile::row_bytes, policy...);
+          }
+        };
+        if (__any_sync(~0u, once)) copy(first_to_go());
+        else copy();
         __syncwarp();
         ahead = part_after(seen, ahead);
         if (S::slices == 2 || !first) find_two(false);
