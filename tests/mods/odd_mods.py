@@ -94,6 +94,8 @@ SCORES = {
     "true_division": lambda s, b, h, q, kv: s + q / 7 + kv / (h + 1),
     "float_floor": lambda s, b, h, q, kv: s // 0.7 + (q * 0.3) % -0.25,
     "rounding": lambda s, b, h, q, kv: torch.round(s) + torch.floor(s) + torch.ceil(s * 2) + torch.trunc(s * 3),
+    "saturation": lambda s, b, h, q, kv: torch.tanh(s / -1.75) * -1.75,
+    "no_saturation": lambda s, b, h, q, kv: 1.5 * torch.tanh(s / 1.75),
     "functions": lambda s, b, h, q, kv: torch.tanh(s) + torch.exp(-s.abs()) + torch.sigmoid(s) + torch.log1p(s * s),
     "more_functions": lambda s, b, h, q, kv: s.sin() + s.cos() + torch.exp2(s / 4) + s.erf() + s.abs().sqrt(),
     "activations": lambda s, b, h, q, kv: torch.nn.functional.gelu(s) + torch.relu(s) + torch.nn.functional.silu(s),

@@ -18,6 +18,7 @@ from attnloom.mods.errors import Refusal, refuse
 from attnloom.mods.lower import Lowered, lower
 from attnloom.mods.ranges import Inferred, Region, infer, sorted_flag
 from attnloom.mods.reference import ModsReference
+from attnloom.mods.saturation import saturation_bound
 from attnloom.mods.trace import Argument, trace
 from attnloom.mods.values import Scalar, View
 from attnloom.variant import Param, StaticParam, TensorParam, Variant
@@ -118,6 +119,10 @@ def _check_mask(mask: Lowered) -> None:
 
 
 def _score(score: Lowered) -> str:
+    if (bound := saturation_bound(score)) is not None:
+        return _function(
+            "Logit logits_transform", "Logit score, ", [], f"attnloom::soft_clamp(score, {bound})", ", class Logit"
+        )
     return _function(
         "float logits_transform", "float score, ", score.body([score.returned]), _result(score, torch.float32)
     )
@@ -152,10 +157,10 @@ def _whole(region: Region) -> str:
     return f"mods::only_if({region.text}, mods::everything())" if region.gate else region.text
 
 
-def _function(head: str, argument: str, statements: list[str], result: str) -> str:
+def _function(head: str, argument: str, statements: list[str], result: str, types: str = "") -> str:
     body = "\n".join(f"    {line}" for line in [*statements, f"return {result};"])
     arguments = f"[[maybe_unused]] const Params& p, {argument}[[maybe_unused]] const Site& site"
-    return f"  template <class Params>\n  ATTNLOOM_FN {head}({arguments}) const {{\n{body}\n  }}\n"
+    return f"  template <class Params{types}>\n  ATTNLOOM_FN {head}({arguments}) const {{\n{body}\n  }}\n"
 
 
 def _text(variant: Variant, functors: dict[str, str], inferred: Inferred) -> str:
