@@ -138,6 +138,10 @@ struct EmitScratch {
 
 void check_input(const PlanInput& input);
 void collect_tiles(const PlanInput& input, Job& job);
+void restart(Partition& out, int32_t workers);
+// Of all rows that are made of parts, for the worker that is done last.
+int64_t merge_cost(const PlanInput& input, int64_t part_rows);
+void cut_contiguously(const Job& job, Partition& out);
 // The better partition; `kind` says which it is.
 Partition& divide(const Job& job, Partitioners& scratch, Partitioner& kind);
 PlanSummary write_plan(const Job& job, Partition& partition, EmitScratch& scratch, Buffer& buffer);
