@@ -56,6 +56,10 @@ def read_block_mask(block_mask, batch: int, heads: int, q_len: int, kv_len: int)
     Raises:
         IndexFormatError: it was made for another batch, other heads or lengths, or names blocks that do not exist.
     """
+    if not hasattr(block_mask, "BLOCK_SIZE"):
+        raise IndexFormatError(
+            f"block_mask is a {type(block_mask).__name__}, no BlockMask: torch's create_block_mask makes one"
+        )
     if max(block_mask.BLOCK_SIZE) >= _WHOLE:
         return None
     made_for = tuple(block_mask.seq_lengths)

@@ -53,3 +53,18 @@ def test_a_picture_is_drawn(tmp_path):
     assert visible.sum() == 16 * 17 // 2
     found = classes(visible, (8, 8))
     assert [found[0, 8], found[0, 1], found[1, 0], found[8, 0]] == [HIDDEN, TESTED, SEEN, WHOLE]
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        (["causal", "--head", "9"], "--head 9: of 4 query heads"),
+        (["no_such_module:near"], "cannot be imported: No module named 'no_such_module'.*PYTHONPATH=."),
+        (["math:pi"], "'math:pi' is no score_mod or mask_mod"),
+    ],
+)
+def test_what_cannot_be_drawn(capsys, words, message):
+    from attnloom.cli import main
+
+    assert main(["plot", "mask", *words]) != 0
+    assert re.search(message, capsys.readouterr().err, re.DOTALL)

@@ -155,6 +155,8 @@ def test_errors():
     mask = create_block_mask(causal, 3, None, 70, 90, device="cpu", BLOCK_SIZE=16)
     with pytest.raises(IndexFormatError, match="a batch of 3 and 1 head"):
         attnloom.flex_attention(q, k, v, block_mask=mask, enable_gqa=True)
+    with pytest.raises(IndexFormatError, match="block_mask is a function, no BlockMask: torch's create_block_mask"):
+        attnloom.flex_attention(q, k, v, block_mask=causal, enable_gqa=True)
     with pytest.raises(RunError, match="query has 4 heads, key 2: set enable_gqa=True"):
         attnloom.flex_attention(q, k, v)
     with pytest.raises(RunError, match=r"must agree; got query \[2, 4, 70, 16\], key \[2, 2, 90, 16\]"):

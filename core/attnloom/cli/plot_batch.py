@@ -15,7 +15,9 @@ KvLens = Annotated[str, typer.Option(help="Keys of each request, written likewis
 Format = Annotated[str, typer.Option(help="The storage format.")]
 PageSize = Annotated[int, typer.Option(help="Slots of a page.", min=1)]
 Shared = Annotated[int, typer.Option(help="Tokens at the front of every request that share their pages.", min=0)]
-Output = Annotated[str, typer.Option("--output", "-o", help="The file: .png, .svg or .pdf.")]
+Output = Annotated[
+    str, typer.Option("--output", "-o", help="The file: .png, .svg, .pdf or another that matplotlib writes.")
+]
 
 
 def lengths(text: str, option: str) -> list[int]:

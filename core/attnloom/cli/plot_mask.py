@@ -34,6 +34,10 @@ def mask(
     output: Output = "mask.png",
 ) -> None:
     """Draw which keys each query sees under some variants, and what they make of a logit."""
+    if head >= num_qo_heads:
+        raise typer.BadParameter(
+            f"--head {head}: of {num_qo_heads} query heads (--num-qo-heads) the last is {num_qo_heads - 1}"
+        )
     import attnloom
     from attnloom.cli.computation import parameter
     from attnloom.plots import save
@@ -65,7 +69,11 @@ def member(name: str) -> str | Variant:
         function = resolve(name)
         taken = inspect.signature(function).parameters.values()
         count = sum(argument.kind is not argument.KEYWORD_ONLY for argument in taken)
-    except (ImportError, AttributeError, TypeError) as error:
+    except ImportError as error:
+        raise CompositionError(
+            f"{name!r} cannot be imported: {error}. Modules of this folder are found with PYTHONPATH=. in front"
+        ) from error
+    except (AttributeError, TypeError) as error:
         raise CompositionError(f"{name!r} is no score_mod or mask_mod: {error}") from error
     mods = {"score_mod": function} if count > 4 else {"mask_mod": function}
     from attnloom.mods.captures import identifier

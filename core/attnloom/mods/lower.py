@@ -11,7 +11,7 @@ from attrs import define, field, frozen
 from attnloom.mods.call import Call
 from attnloom.mods.captures import Captures
 from attnloom.mods.errors import Refusal, refuse
-from attnloom.mods.ops import DISCRETE, OPS
+from attnloom.mods.ops import DISCRETE, OPS, TRACED
 from attnloom.mods.trace import Trace
 from attnloom.mods.types import cast, is_integer, literal, type_of
 from attnloom.mods.values import Scalar, View
@@ -153,7 +153,7 @@ def _call(lowered: Lowered, node, names: set[str], **modes) -> None:
     call = Call(lowered, node, value.dtype, **modes)
     handler = OPS.get(op_name(node))
     if handler is None:
-        raise Refusal(f"calls torch's {op_name(node)!r}", ", ".join(sorted(OPS)), _REMEDY)
+        raise Refusal(f"calls torch's {op_name(node)!r}", ", ".join(sorted(set(OPS) - TRACED)), _REMEDY)
     result = handler(call)
     if isinstance(result, View) and not result.free:
         lowered.views[node] = result

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -13,11 +13,15 @@ from attnloom.mods.errors import Refusal
 from attnloom.mods.types import is_integer, literal
 from attnloom.mods.values import Scalar, View
 
-if TYPE_CHECKING:
-    pass
-
 DISCRETE = frozenset(("floor", "ceil", "round", "trunc", "floor_divide", "remainder", "fmod", "sign"))
 """Operations by which a rounding error may become a whole step."""
+
+TRACED = frozenset(
+    ("_to_copy", "_unsafe_view", "alias", "clone", "convert_element_type", "detach", "lift", "lift_fresh", "index",
+     "lift_fresh_copy", "select", "slice", "new_full", "new_ones", "new_zeros", "scalar_tensor", "permute", "reshape",
+     "squeeze", "t", "transpose", "view", "rsub", "to", "true_divide", "__lshift__", "__rshift__")
+)  # fmt: skip
+"""Operations that tracing writes where a mod has something else, such as an index: no advice for its author."""
 
 
 def _arithmetic(integer: str, float_sign: str, boolean: str | None) -> Callable[[Call], str]:

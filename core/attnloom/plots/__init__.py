@@ -26,7 +26,8 @@ def new_figure(width: float, height: float) -> Any:
 
 
 def save(figure: Any, path: str | Path) -> Path:
-    """Write `figure` to `path`, in the format of its suffix (png, svg, pdf). Raises `UnsupportedError` for others."""
+    """Write `figure` to `path`, in the format of its suffix (png, svg, pdf or what else matplotlib writes). Raises
+    `UnsupportedError` for others."""
     path = Path(path)
     known = sorted(figure.canvas.get_supported_filetypes())
     if path.suffix[1:].lower() not in known:
