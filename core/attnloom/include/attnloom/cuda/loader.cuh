@@ -136,7 +136,7 @@ struct Place {
 };
 
 // Copies 16 rows of K (Which: 0) or of V (1), zeros where there is no key. Rows that are narrower than their places are
-// laid into the upper ends of these. `policy`: of the cache, if it is told one; a policy that is as usual is slower than none.
+// laid into the upper ends of these. `policy`: of the cache, if it is told one.
 template <class Tile, int RowBytes, int Which, class... Policy>
 ATTNLOOM_DEVICE void copy_rows(const char* base, const Slice& slice, uint32_t to, Policy... policy) {
   constexpr int pieces = RowBytes / 16, all = kSlice * pieces, first = Tile::pieces - pieces;
