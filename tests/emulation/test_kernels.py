@@ -9,8 +9,8 @@ import attrs
 import numpy as np
 import pytest
 import torch
-from emulation.bench import KERNELS, same_bits
-from gpu.bench import HARDER
+from emulation.bench import AMPERE, HOPPER, KERNELS, same_bits
+from gpu.bench import HARDER, SPECS
 
 BATCHES = {
     "decode": ([(1, 130), (1, 0), (1, 17), (1, 64)], 1),
@@ -134,3 +134,80 @@ def test_bits_of_a_request_alone(bench, rng):
         wrapper.plan(build([qo_len], [kv_len], 16, block_tables=tables[row : row + 1]))
         alone = bench.run(wrapper, SimpleNamespace(q=data.q[rows], dq=data.dq[rows], kv=data.kv, kv_layout="NHD"))
         assert all(same_bits(one, of_all[rows]) for one, of_all in zip(alone, whole, strict=True)), row
+
+
+TWICE = """
+#pragma once
+#include <attnloom/variant.h>
+
+struct Twice {
+  template <class Params>
+  static constexpr int rotated_dims = 64;
+
+  template <class Params, class Row>
+  ATTNLOOM_FN void query_transform(const Params&, Row& row, const attnloom::Site& site) const {
+    turn(row, site.q_pos);
+  }
+  template <class Params, class Row>
+  ATTNLOOM_FN void key_transform(const Params&, Row& row, const attnloom::Site& site) const {
+    turn(row, site.kv_pos);
+  }
+
+ private:
+  template <class Row>
+  static ATTNLOOM_FN void turn(Row& row, int pos) {
+    row.template rotate<attnloom::Pair::half, 64>(pos, [](int i) { return 0.01f * (i + 1); });
+    row.template rotate<attnloom::Pair::adjacent, 64>(pos, [](int i) { return 0.3f / (i + 1); });
+  }
+};
+"""
+
+TWICE_REFERENCE = """
+import numpy as np
+
+
+def turn(x, pos):
+    i = np.arange(32) + 1
+    turns = ((slice(0, 32), slice(32, 64), 0.01 * i), (slice(0, 64, 2), slice(1, 64, 2), 0.3 / i))
+    x = np.asarray(x, np.float64).copy()
+    for first, second, frequency in turns:
+        angle = np.asarray(pos)[..., None] * frequency
+        a, b = x[..., first].copy(), x[..., second].copy()
+        x[..., first] = a * np.cos(angle) - b * np.sin(angle)
+        x[..., second] = b * np.cos(angle) + a * np.sin(angle)
+    return x
+
+
+class Twice:
+    def query_transform(self, p, x, site):
+        return turn(x, site.q_pos)
+
+    def key_transform(self, p, x, site):
+        return turn(x, site.kv_pos)
+"""
+
+
+@pytest.mark.parametrize("arch", (AMPERE, HOPPER))
+def test_two_rotations_of_a_row(bench, rng, make_package, monkeypatch, arch):
+    package = make_package(f"turned_twice_{arch}", {"twice.h": TWICE, "reference.py": TWICE_REFERENCE})
+    variant = attnloom.Variant(
+        name="twice",
+        struct="Twice",
+        header="twice.h",
+        package=package,
+        functors=("query_transform", "key_transform"),
+        reference=f"{package}.reference:Twice",
+    )
+    monkeypatch.setitem(SPECS, "twice", {"variants": [variant, "causal"], "head_dim": 64})
+    monkeypatch.setitem(KERNELS, f"twice_{arch}", (arch, "twice", {}))
+    wrapper = bench.wrapper(f"twice_{arch}")
+    index, host, data = bench.batch(rng, wrapper.spec, [(1, 130), (34, 60)])
+    bench.check(wrapper, index, host, data, scale=2.0)
+
+
+@pytest.mark.parametrize("cap", (1e-3, 1e6, 1e9, 1e30))
+def test_caps_far_from_the_logits(bench, rng, cap):
+    wrapper = bench.wrapper("soft_cap")
+    params = {"soft_cap.cap": cap}
+    index, host, data = bench.batch(rng, wrapper.spec, [(1, 130), (34, 60)])
+    bench.check(wrapper, index, host, data, params=params)

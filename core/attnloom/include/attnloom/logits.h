@@ -45,7 +45,8 @@ ATTNLOOM_FN Logits<N> soft_clamp(const Logits<N>& x, float bound) {
   ATTNLOOM_LOOP
   for (int i = 0; i < N; i += 2) largest = detail::largest_of(square[i], square[i + 1], largest);
   Logits<N> clamped{.factor = 1.0f};
-  if (detail::on_all_lanes(largest * scale <= 0.25f && scale > 1e-12f)) {  // powers of a smaller one would be lost
+  // Powers of a tiny scale are lost, which does no harm where what they multiply is small too.
+  if (detail::on_all_lanes(largest * scale <= (scale > 1e-12f ? 0.25f : 1e-6f))) {
     const float c1 = x.factor * scale * -0.333264619f;
     const float c2 = x.factor * scale * scale * 0.131858617f;
     const float c3 = x.factor * scale * scale * scale * -0.0442292877f;

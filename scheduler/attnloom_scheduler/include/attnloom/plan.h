@@ -10,7 +10,7 @@ constexpr int kPlanAlign = 64;  // a plan and its sections begin at multiples of
 enum ItemFlags : uint16_t {
   kItemPartial = 1,   // writes (O~, m, d) to the workspace; otherwise the item is its rows' only one and writes through
   kItemWholeRow = 2,  // kv_begin == 0 and kv_end == row_kv_len
-  kItemReadOnce = 4,  // no other item reads its keys, and those of all items fit the cache few times
+  kItemReadOnce = 4,  // no other item is known to read its keys, and those of all items fit the cache few times
 };
 
 // One unit of work: `q_tokens` query tokens of one block row, heads [head0, head0 + heads), keys [kv_begin, kv_end) of

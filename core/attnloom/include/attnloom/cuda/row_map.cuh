@@ -117,28 +117,36 @@ template <class Map, bool After>
 struct TurnMap : Map {
   struct Storage : Map::Storage {
     Turn<Map>& turn;
+    bool turned = false;  // by the first rotation of the row, the one whose angles are kept
   };
 
   template <Pair P, int R, class F>
   static ATTNLOOM_DEVICE void rotate(Storage& x, int position, F& frequency, float factor) {
     if constexpr (Map::template together<P, R>)
-      Map::template numbered_pairs<P, R>(x, [&, &turn = x.turn](int n, int i, float& a, float& b) {
-        float &sine = turn.sine[n], &cosine = turn.cosine[n];
-        if constexpr (After) {
-          const float before = cosine;
-          cosine = before * turn.step_cosine[n] - sine * turn.step_sine[n];
-          sine = sine * turn.step_cosine[n] + before * turn.step_sine[n];
-        } else {
-          const float radians = frequency(i);
-          sincos(static_cast<float>(position), radians, sine, cosine);
-          sine *= factor, cosine *= factor;
-          sincos(1.0f, radians, turn.step_sine[n], turn.step_cosine[n]);
-        }
-        const float first = a;
-        a = first * cosine - b * sine;
-        b = b * cosine + first * sine;
-      });
-    else Map::template rotate<P, R>(x, position, frequency, factor);
+      if (!x.turned) return turn<P, R>(x, position, frequency, factor);
+    Map::template rotate<P, R>(x, position, frequency, factor);
+  }
+
+ private:
+  template <Pair P, int R, class F>
+  static ATTNLOOM_DEVICE void turn(Storage& x, int position, F& frequency, float factor) {
+    x.turned = true;
+    Map::template numbered_pairs<P, R>(x, [&, &turn = x.turn](int n, int i, float& a, float& b) {
+      float &sine = turn.sine[n], &cosine = turn.cosine[n];
+      if constexpr (After) {
+        const float before = cosine;
+        cosine = before * turn.step_cosine[n] - sine * turn.step_sine[n];
+        sine = sine * turn.step_cosine[n] + before * turn.step_sine[n];
+      } else {
+        const float radians = frequency(i);
+        sincos(static_cast<float>(position), radians, sine, cosine);
+        sine *= factor, cosine *= factor;
+        sincos(1.0f, radians, turn.step_sine[n], turn.step_cosine[n]);
+      }
+      const float first = a;
+      a = first * cosine - b * sine;
+      b = b * cosine + first * sine;
+    });
   }
 };
 
