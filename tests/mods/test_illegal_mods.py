@@ -136,3 +136,9 @@ def test_errors_come_with_the_wrapper():
 
     with pytest.raises(ModError, match="if q >= kv"):
         attnloom.AttentionWrapper(spec)
+
+
+def test_operations_without_advice_are_known():
+    from attnloom.mods.ops import OPS, TRACED
+
+    assert set(OPS) > TRACED

@@ -7,15 +7,20 @@ namespace attnloom {
 // Which elements a rotation pairs: i with i + R/2, or 2i with 2i + 1.
 enum class Pair { half, adjacent };
 
+// Turns a pair by the angle of a sine and a cosine.
+ATTNLOOM_FN void turn_pair(float& a, float& b, float sine, float cosine) {
+  const float first = a;
+  a = first * cosine - b * sine;
+  b = b * cosine + first * sine;
+}
+
 // Turns pair i of the first R elements by position * frequency(i) radians and multiplies it by `factor`, pair by pair.
 template <class Map, Pair P, int R, class F>
 ATTNLOOM_FN void rotate_pairs(typename Map::Storage& x, int position, F& frequency, float factor) {
   const auto turn = [&](int i, float& a, float& b) {
     float sine, cosine;
     sincos(static_cast<float>(position), frequency(i), sine, cosine);
-    const float first = a;
-    a = first * cosine - b * sine;
-    b = b * cosine + first * sine;
+    turn_pair(a, b, sine, cosine);
   };
   Map::template pairs<P, R>(x, turn);
   if (factor == 1.0f) return;

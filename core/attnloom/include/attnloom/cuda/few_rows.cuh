@@ -57,7 +57,7 @@ struct FewRows {
     Place place;
     place.seek(trail, item, sought * kSlice + mine);
     place.look_up(trail, sought * kSlice + mine < item.kv_end);
-    const bool once = item.flags & kItemReadOnce;
+    const bool once = __any_sync(~0u, item.flags & kItemReadOnce);  // the same on all lanes, as the compiler sees too
     const char *const first_keys = here(source.keys()), *const first_values = here(source.values());
     // Each warp finds the rows, one a lane, so that nobody waits for others before the first keys are asked for.
     const PackedRow<V> row = unit.row(lane_id(), by_position);
@@ -99,7 +99,7 @@ struct FewRows {
             copy_values<S>(v_from, keys, v + i * kSlice * S::StoredVTile::row_bytes, policy...);
           }
         };
-        if (__any_sync(~0u, once)) copy(first_to_go());
+        if (once) copy(first_to_go());
         else copy();
         __syncwarp();
         ahead = part_after(seen, ahead);

@@ -143,9 +143,7 @@ struct TurnMap : Map {
         sine *= factor, cosine *= factor;
         sincos(1.0f, radians, turn.step_sine[n], turn.step_cosine[n]);
       }
-      const float first = a;
-      a = first * cosine - b * sine;
-      b = b * cosine + first * sine;
+      turn_pair(a, b, sine, cosine);
     });
   }
 };
