@@ -49,7 +49,7 @@ def test_missing_barrier(bench, rng, tmp_path, kernel, header, occurrence, reque
     barrier = "__syncthreads();"
     parts = path.read_text().split(barrier)
     path.write_text(barrier.join(parts[: occurrence + 1]) + barrier.join(parts[occurrence + 1 :]))
-    wrapper = bench.wrapper(kernel, headers=(str(tmp_path),), num_workers=40)
+    wrapper = bench.wrapper(kernel, headers=(str(tmp_path),), num_workers=100)
     index, host, data = bench.batch(rng, wrapper.spec, requests)
     wrapper.plan(index)
     with pytest.raises((RuntimeError, AssertionError), match=SEEN):

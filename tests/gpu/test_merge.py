@@ -30,7 +30,7 @@ def test_runs_of_one_plan_agree_to_the_bit(bench, rng, name, batch):
 
 
 def test_every_number_of_parts(bench, rng):
-    """A warp merges 16 parts at a time: one round, two, more."""
+    """Half a warp merges 16 parts at a time: one round, two, more."""
     wrapper = bench.wrapper(bench.spec("causal"))
     seen = set()
     for kv in (64, 200, 700, 1100, 2100, 2300, 4400, 9000):

@@ -128,6 +128,7 @@ struct FewRows {
 #pragma unroll 1
     for (int n = kStages == 1 ? 0 : 2 - kStages;; n++) {
       if (n >= 0) {
+        if (n == 0) unit.note_merging();  // while the first keys come in
         wait_groups<kStages == 1 ? 0 : kStages - 2>();
         __syncwarp();
         if (n == 0) {
@@ -178,7 +179,7 @@ struct FewRows {
   // Where column `column` of O~ of row `r` lies in a warp's stages.
   static ATTNLOOM_DEVICE int o_at(int r, int column) {
     const int swizzle = S::narrow ? (r & 1) << 4 : (r & 3) << 3;
-    return r * S::head_dim_v + (S::head_dim_v % 32 == 0 ? column ^ swizzle : column);
+    return r * S::head_dim_v + (S::head_dim_v % 32 == 0 ? (column & ~31) + ((column & 31) ^ swizzle) : column);
   }
 
   // Lays what this lane has of row `r`, in o[..][2 h] and o[..][2 h + 1], into the warp's O~.
@@ -206,11 +207,11 @@ struct FewRows {
         if (lane_id() % 4 == 0) *reinterpret_cast<float2*>(md + 2 * (warp() * Tile::t_q + r)) = {state.m[i][h], state.d[i][h]};
       }
     __syncthreads();
-    for (int r = warp(); r < unit.count; r += S::warps) join_row(r, units);
+    unit.by_half_warps([&](int r, bool real) { join_row(r, real, units); });
   }
 
-  ATTNLOOM_DEVICE void join_row(int r, const Units<V>& units) {
-    using Map = SpreadMap<S::head_dim_v, 32>;
+  ATTNLOOM_DEVICE void join_row(int r, bool real, const Units<V>& units) {
+    using Map = HalfWarpMap<S>;
     float weight[S::warps];
     State whole{kLowest, 0.0f};
 #pragma unroll
@@ -223,19 +224,18 @@ struct FewRows {
     Row<Map> row;
 #pragma unroll
     for (int n = 0; n < Map::held; n++) {
-      row.x.at[n][0] = row.x.at[n][1] = 0.0f;
+      clear(row.x.at[n]);
       if (!Map::holds(n)) continue;
 #pragma unroll
       for (int w = 0; w < S::warps; w++) {
-        const float* o = reinterpret_cast<const float*>(stage(w, 0)) + o_at(r, 2 * Map::unit(n));
-        const float2 x = *reinterpret_cast<const float2*>(o);
-        row.x.at[n][0] += weight[w] * x.x;
-        row.x.at[n][1] += weight[w] * x.y;
+        const float* o = reinterpret_cast<const float*>(stage(w, 0)) + o_at(r, Map::width * Map::unit(n));
+        add_scaled(row.x.at[n], weight[w], *reinterpret_cast<const float4*>(o));
       }
     }
     whole = natural(whole.m, whole.d, units.unit);
-    if (unit.partial()) write_part<S, 32>(unit.args, whole, row, unit.part() + r);
-    else write_row<S, V, 32>(unit.args, unit.params, whole, row, unit.rows.token[r], unit.rows.site(r, unit.head), true);
+    if (!unit.partial())
+      write_row<S, V>(unit.args, unit.params, whole, row, unit.rows.token[r], unit.rows.site(r, unit.head), real);
+    else if (real) write_part<S>(unit.args, whole, row, unit.part() + r);
   }
 };
 

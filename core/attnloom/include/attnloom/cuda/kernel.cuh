@@ -21,8 +21,8 @@ struct Shared {
   alignas(16) Item next;
   R rows;
   Facts<V> facts;
+  Merging merging;
   int head, count, group;  // of the unit at hand: kv head, packed rows; query heads a kv head
-  int is_last;             // of the items that share the rows at hand
   Route route;
   Seen<R::slots> seen[S::warps][3];
   Slice found[S::warps][S::larger(2, (S::max_t_kv / kSlice + S::warps - 1) / S::warps)];
@@ -54,8 +54,9 @@ ATTNLOOM_DEVICE void run_unit(const Unit<S, V, R>& unit, Shared<S, V>& shared, c
 template <class S, class V>
 ATTNLOOM_DEVICE void run_item(const RunArgs& args, const typename V::Params& params, Shared<S, V>& shared, char* memory) {
   const Item& item = shared.queue.first;
-  const Unit<S, V, typename Shared<S, V>::R> unit{args,         params,       shared.index, item,        shared.rows,
-                                                  shared.facts, shared.head,  shared.count, shared.group};
+  const Unit<S, V, typename Shared<S, V>::R> unit{
+      args,         params,         shared.index, shared.plan,  item,        shared.rows,
+      shared.facts, shared.merging, shared.head,  shared.count, shared.group};
   if (threadIdx.x == 0) {
     shared.head = item.head0;
     shared.count = item.q_tokens * shared.group;
@@ -64,8 +65,7 @@ ATTNLOOM_DEVICE void run_item(const RunArgs& args, const typename V::Params& par
     __syncthreads();
     if (S::one_class || item.tile_class == 0) run_unit<0>(unit, shared, memory);
     else run_unit<1>(unit, shared, memory);
-    if (unit.partial() && shared.plan.fused_merge)
-      merge_if_last(unit, shared.plan, static_cast<const char*>(args.plan), shared.is_last);
+    if (unit.merges()) merge_if_last(unit);
     __syncthreads();
     if (shared.head + 1 == item.head0 + item.heads) return;
     __syncthreads();
@@ -98,10 +98,6 @@ __global__ __launch_bounds__(S::threads, S::blocks) void attention_kernel(const 
 #endif
   wait_groups<0>();
   __syncthreads();
-  // A merge will want its lists at once.
-  for (int64_t at = shared.plan.merge_token + 128 * (int64_t{blockIdx.x} * S::threads + threadIdx.x);
-       at < shared.plan.total_bytes; at += int64_t{128} * gridDim.x * S::threads)
-    asm volatile("prefetch.global.L2 [%0];" ::"l"(plan + at));
   WorkerQueue& queue = shared.queue;
   for (;;) {
     const bool more = queue.next < queue.end;

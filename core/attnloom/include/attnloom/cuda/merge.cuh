@@ -1,31 +1,15 @@
-// The merge of partial states, in KV order, a warp a row: by whichever item of the row is done last, or, where the rows of
-// one item have parts in different items, by a kernel of its own.
+// The merge of partial states, in KV order, half a warp a row: by whichever item of the row is done last, or, where the
+// rows of one item have parts in different items, by a kernel of its own.
 #pragma once
 #include "unit.cuh"
 
 namespace attnloom::cuda {
 
-constexpr int kMergeWarps = 4, kMergeBlocks = 4;  // of a block; of a multiprocessor
-
-// The parts of an entry of a plan's merge list, and of rows that have them in common: those of row r lie r further on.
-struct Parts {
-  const int32_t* rows;  // of the workspace
-  int count;
-  int32_t first;  // of `rows`, the one of this lane, or the last
-
-  ATTNLOOM_DEVICE Parts(const PlanHeader& plan, const char* base, int entry) {
-    const int32_t* indptr = reinterpret_cast<const int32_t*>(base + plan.merge_indptr) + entry;
-    rows = reinterpret_cast<const int32_t*>(base + plan.merge_part) + indptr[0];
-    count = indptr[1] - indptr[0];
-    first = look_up(0);
-  }
-
-  // The one of this lane of those from `begin` on, or the last.
-  ATTNLOOM_DEVICE int32_t look_up(int begin) const { return rows[min(begin + lane_id(), count - 1)]; }
-};
+constexpr int kMergeWarps = 4, kMergeBlocks = 2;  // of a block; of a multiprocessor
 
 // Other blocks write partial states: they are read from the second-level cache, where all blocks see them.
-ATTNLOOM_DEVICE float2 fresh_pair(const float* at) { return __ldcg(reinterpret_cast<const float2*>(in_global(at))); }
+template <class T>
+ATTNLOOM_DEVICE T fresh(const float* at) { return __ldcg(reinterpret_cast<const T*>(in_global(at))); }
 
 // Over N lanes that follow each other.
 template <int N>
@@ -41,75 +25,84 @@ ATTNLOOM_DEVICE float sum_of_lanes(float x) {
   return x;
 }
 
-// The row that one warp merges: its state, and its O~ over all lanes.
+// Of `parts`, the one from `begin` on that this lane of its half of the warp looks up, or the last.
+ATTNLOOM_DEVICE int32_t look_up(const Parts& parts, int begin) {
+  return parts.rows[min(begin + lane_id() % kHalfWarp, parts.count - 1)];
+}
+
+// `x` of lane i of this half of the warp.
+template <class T>
+ATTNLOOM_DEVICE T of_half(T x, int i) { return __shfl_sync(~0u, x, (lane_id() & kHalfWarp) + i); }
+
+// The row that half a warp merges: its state, and its O~ over all lanes of the half.
 template <class S, class V>
 struct MergedRow {
-  using Map = SpreadMap<S::head_dim_v, 32>;
+  using Map = HalfWarpMap<S>;
 
   State whole;
   Row<Map> row;
 
   ATTNLOOM_DEVICE MergedRow() {
 #pragma unroll
-    for (int n = 0; n < Map::held; n++) row.x.at[n][0] = row.x.at[n][1] = 0.0f;
+    for (int n = 0; n < Map::held; n++) clear(row.x.at[n]);
   }
 
   // Adds `count` partial rows, at most N; `part` is the (lane % N)-th of them, or any. N are loaded at once: where loads
   // depend on conditions, they wait for one another.
   template <int N>
-  ATTNLOOM_DEVICE void add(const RunArgs& args, uint32_t part, int count) {
+  ATTNLOOM_DEVICE void add_parts(const RunArgs& args, uint32_t part, int count) {
     State mine;
     if (lane_id() % N < count) {
-      const float2 md = fresh_pair(args.partial_md + 2 * uint64_t{part});
+      const float2 md = fresh<float2>(args.partial_md + 2 * uint64_t{part});
       mine = {md.x, md.y};
     }
-    const float* first = args.partial_o + 2 * Map::unit(0);
-    int apart[Map::held];
-#pragma unroll
-    for (int n = 0; n < Map::held; n++) apart[n] = Map::holds(n) ? 64 * n : 0;
-    float2 o[N][Map::held];
+    const float* first = here(args.partial_o + Map::width * Map::unit(0));
+    float4 o[N][Map::held];
 #pragma unroll
     for (int i = 0; i < N; i++) {
-      const float* from = first + uint64_t{__shfl_sync(~0u, part, i)} * S::head_dim_v;
+      const float* from = first + uint64_t{of_half(part, i)} * S::head_dim_v;
 #pragma unroll
-      for (int n = 0; n < Map::held; n++) o[i][n] = fresh_pair(from + apart[n]);
+      for (int n = 0; n < Map::held; n++) o[i][n] = fresh<float4>(from + (Map::holds(n) ? Map::width * Map::lanes * n : 0));
     }
     const float m = V::use_softmax ? fmaxf(whole.m, max_of_lanes<N>(mine.m)) : whole.m;
     const float before = V::use_softmax ? rescale(whole.m, m) : 1.0f, weight = V::use_softmax ? rescale(mine.m, m) : 1.0f;
     whole = {m, whole.d * before + sum_of_lanes<N>(weight * mine.d)};
 #pragma unroll
-    for (int n = 0; n < Map::held; n++) row.x.at[n][0] *= before, row.x.at[n][1] *= before;
+    for (int n = 0; n < Map::held; n++)
+#pragma unroll
+      for (float& x : row.x.at[n]) x *= before;
+    float weights[N];  // all at once: between sums each would be waited for
+#pragma unroll
+    for (int i = 0; i < N; i++) weights[i] = of_half(weight, i);
 #pragma unroll
     for (int i = 0; i < N; i++) {
       if (i >= count) break;
-      const float w = __shfl_sync(~0u, weight, i);
 #pragma unroll
-      for (int n = 0; n < Map::held; n++) row.x.at[n][0] += w * o[i][n].x, row.x.at[n][1] += w * o[i][n].y;
+      for (int n = 0; n < Map::held; n++) add_scaled(row.x.at[n], weights[i], o[i][n]);
     }
   }
 };
 
-// Merges the row that lies `r` on from the entry of `parts`, by one warp, in KV order. Most rows have few parts.
+// Merges a row a half warp, in KV order: the one that lies `r` on from the entry of `parts`, of which `listed` are those
+// looked up first; `most`: the parts of the half that has more. Most rows have few.
 template <class S, class V>
-ATTNLOOM_DEVICE void merge_row(const RunArgs& args, const typename V::Params& params, const Parts& parts, int r, int token,
-                               const Site& site) {
-  constexpr int kMany = MergedRow<S, V>::Map::held > 2 ? 8 : 16, kFew = 4;
+ATTNLOOM_DEVICE void merge_row(const RunArgs& args, const typename V::Params& params, const Parts& parts, int32_t listed, int most,
+                               int r, int token, const Site& site, bool real) {
+  constexpr int kMany = MergedRow<S, V>::Map::held > 2 ? 8 : kHalfWarp, kFew = 4;
   MergedRow<S, V> merged;
-  int listed = parts.first, held = 32;  // parts that the lanes have looked up, and how many are left of them
 #pragma unroll 1
-  for (int begin = 0; begin < parts.count;) {
-    const int left = parts.count - begin, at_once = left > kFew ? kMany : kFew, count = min(left, at_once);
-    const uint32_t part = __shfl_sync(~0u, listed, 32 - held + lane_id() % at_once) + r;
-    if (at_once == kFew) merged.template add<kFew>(args, part, count);
-    else merged.template add<kMany>(args, part, count);
-    begin += at_once;
-    held -= at_once;
-    if (held == 0) {
-      held = 32;
-      listed = parts.look_up(begin);
+  for (int begin = 0; begin < most; begin += kHalfWarp) {
+    const int32_t now = listed;
+    if (begin + kHalfWarp < most) listed = look_up(parts, begin + kHalfWarp);
+    if (most - begin <= kFew) {
+      merged.template add_parts<kFew>(args, of_half(now, lane_id() % kFew) + r, parts.count - begin);
+    } else {
+#pragma unroll 1
+      for (int i = 0; i < min(kHalfWarp, most - begin); i += kMany)
+        merged.template add_parts<kMany>(args, of_half(now, i + lane_id() % kMany) + r, parts.count - begin - i);
     }
   }
-  write_row<S, V, 32>(args, params, merged.whole, merged.row, token, site, true);
+  write_row<S, V>(args, params, merged.whole, merged.row, token, site, real);
 }
 
 // Adds 1, and returns what was there. What the block wrote before is seen by those who add later, and what they wrote
@@ -122,20 +115,21 @@ ATTNLOOM_DEVICE int arrive(int* at) {
 
 // After a unit's partial states are written: merges its rows if they were the last. Every thread of the block comes here.
 template <class S, class V, class R>
-ATTNLOOM_DEVICE void merge_if_last(const Unit<S, V, R>& unit, const PlanHeader& plan, const char* base, int& is_last) {
-  const int entry = unit.item.merge_id + (unit.head - unit.item.head0) * unit.group;
-  const Parts parts(plan, base, entry);
-  int* arrived = const_cast<int*>(reinterpret_cast<const int*>(base + plan.arrived)) + entry / unit.group;
+ATTNLOOM_DEVICE void merge_if_last(const Unit<S, V, R>& unit) {
+  Merging& merging = unit.merging;
+  const Parts parts = merging.parts;
+  const int32_t listed = look_up(parts, 0);
   __syncthreads();
   if (threadIdx.x == 0) {
-    is_last = arrive(arrived) + 1 == parts.count;
-    if (is_last) *arrived = 0;  // for the next run
+    merging.is_last = arrive(merging.arrived) + 1 == parts.count;
+    if (merging.is_last) *merging.arrived = 0;  // for the next run
   }
   __syncthreads();
-  if (!is_last) return;
-#pragma unroll 1
-  for (int r = warp_id(); r < unit.count; r += S::warps)
-    merge_row<S, V>(unit.args, unit.params, parts, r, unit.rows.token[r], unit.rows.site(r, unit.head));
+  if (!merging.is_last) return;
+  unit.by_half_warps([&](int r, bool real) {
+    const Site site = unit.rows.site(r, unit.head);
+    merge_row<S, V>(unit.args, unit.params, parts, listed, parts.count, r, unit.rows.token[r], site, real);
+  });
 }
 
 // Waits for the kernel before this one, where this one may begin earlier.
@@ -153,15 +147,20 @@ __global__ __launch_bounds__(32 * kMergeWarps, kMergeBlocks) void merge_kernel(c
   const IndexView& index = *args.device_index;
   const int entries = plan.fused_merge ? 0 : plan.num_merge, group = args.num_qo_heads / args.num_kv_heads;
   // What the plan says is known before the partial states are: only those are waited for.
-  int entry = blockIdx.x * kMergeWarps + warp_id();
-  if (entry >= entries) return wait_for_partials();
-  for (bool waited = false; entry < entries; entry += gridDim.x * kMergeWarps, waited = true) {
+  int first = 2 * (blockIdx.x * kMergeWarps + warp_id());
+  if (first >= entries) return wait_for_partials();
+  for (bool waited = false; first < entries; first += 2 * gridDim.x * kMergeWarps, waited = true) {
+    const int second = first + lane_id() / kHalfWarp;
+    const bool real = second < entries;
+    const int entry = real ? second : first;
     const Parts parts(plan, base, entry);
+    const int32_t listed = look_up(parts, 0);
+    const int most = max(parts.count, __shfl_xor_sync(~0u, parts.count, kHalfWarp));
     const int token = reinterpret_cast<const int32_t*>(base + plan.merge_token)[entry];
     const int head = reinterpret_cast<const int32_t*>(base + plan.merge_head)[entry];
     const Site site = query_site(index, index.token_request[token], token, head, group);
     if (!waited) wait_for_partials();
-    merge_row<S, V>(args, params, parts, 0, token, site);
+    merge_row<S, V>(args, params, parts, listed, most, 0, token, site, real);
   }
 }
 

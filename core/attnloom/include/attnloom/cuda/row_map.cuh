@@ -11,6 +11,7 @@ template <int D, int G, int W = 2, int Stride = 1>
 struct SpreadMap {
   static_assert(W == 2 || W == 4);
   static constexpr int dims = D;
+  static constexpr int lanes = G;
   static constexpr int width = W;
   static constexpr int units = D / W;
   static constexpr int held = (units + G - 1) / G;

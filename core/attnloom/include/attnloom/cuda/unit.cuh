@@ -5,20 +5,45 @@
 
 namespace attnloom::cuda {
 
+// The workspace rows that some output rows are merged from: those of the first one, in KV order; of the r-th, r further on.
+struct Parts {
+  const int32_t* rows;
+  int count;
+
+  Parts() = default;
+  // Of an entry of the merge list of the plan at `base`.
+  ATTNLOOM_DEVICE Parts(const PlanHeader& plan, const char* base, int entry) {
+    const int32_t* indptr = reinterpret_cast<const int32_t*>(base + plan.merge_indptr) + entry;
+    rows = reinterpret_cast<const int32_t*>(base + plan.merge_part) + indptr[0];
+    count = indptr[1] - indptr[0];
+  }
+};
+
+// What the last of the items that have a unit's rows in common needs to merge them.
+struct Merging {
+  Parts parts;
+  int* arrived;  // parts that are written
+  int is_last;   // of the items
+};
+
 // What all code of a unit reads; the rows lie in shared memory.
 template <class S, class V, class R>
 struct Unit {
   const RunArgs& args;
   const typename V::Params& params;
   const IndexView& index;
+  const PlanHeader& plan;
   const Item& item;
   R& rows;
   Facts<V>& facts;
+  Merging& merging;
   const int& head;   // kv head
   const int& count;  // packed rows
   const int& group;
 
   ATTNLOOM_DEVICE bool partial() const { return item.part_row >= 0; }
+  // Whether the last item of the unit's rows merges them.
+  ATTNLOOM_DEVICE bool merges() const { return partial() && plan.fused_merge; }
   // Workspace row of the unit's row 0.
   ATTNLOOM_DEVICE int64_t part() const {
     return int64_t{item.part_row} + static_cast<int64_t>(head - item.head0) * count;
@@ -47,10 +72,32 @@ struct Unit {
     facts = {Units<V>(scale), listed, masked, V::has_kv_range && listed};
   }
 
+  // Notes what a merge of the unit's rows will need, by one thread, which waits for it.
+  ATTNLOOM_DEVICE void note_merging() const {
+    if (threadIdx.x != 64 || !merges()) return;
+    const char* base = static_cast<const char*>(args.plan);
+    const int entry = item.merge_id + (head - item.head0) * group;
+    merging.parts = Parts(plan, base, entry);
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(merging.parts.rows));
+    merging.arrived = const_cast<int*>(reinterpret_cast<const int*>(base + plan.arrived)) + entry / group;
+  }
+
+  // f(r, real) for the unit's rows, of which each half of a warp takes one; of none left, the other half's.
+  template <class F>
+  ATTNLOOM_DEVICE void by_half_warps(F f) const {
+    const bool second = lane_id() >= kHalfWarp;
+#pragma unroll 1
+    for (int r = warp_id(); r < count; r += 2 * S::warps) {
+      const bool real = !second || r + S::warps < count;
+      f(second && real ? r + S::warps : r, real);
+    }
+  }
+
   // Describes the rows of the unit, `tile_rows` of them, and its facts, by all threads.
   ATTNLOOM_DEVICE void describe(int tile_rows) const {
     const bool by_list = listed();
     note_facts(by_list);
+    note_merging();
 #pragma unroll 1
     for (int r = threadIdx.x; r < tile_rows; r += S::threads) {
       const PackedRow<V> one = row(r, V::has_kv_range && by_list);
@@ -115,9 +162,9 @@ struct Unit {
         for (int t = 0; t < S::o_tiles; t++) row.x.at[t][0] = state.o[i][t][2 * h], row.x.at[t][1] = state.o[i][t][2 * h + 1];
         const State whole = natural(state.m[i][h], state.d[i][h], unit);
         if (partial()) {
-          if (r < count) write_part<S, 4>(args, whole, row, part() + r);
+          if (r < count) write_part<S>(args, whole, row, part() + r);
         } else {
-          write_row<S, V, 4>(args, params, whole, row, rows.token[r], rows.site(r, head), r < count);
+          write_row<S, V>(args, params, whole, row, rows.token[r], rows.site(r, head), r < count);
         }
       }
   }
