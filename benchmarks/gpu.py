@@ -25,7 +25,7 @@ from gpu_cases import all_cases
 from gpu_peers import PEERS, Batch, UnavailableError
 
 CHECKED_ROWS = 8
-SETTLE = 0.1
+SETTLE = 0.05
 """Seconds of replays that are not counted. A capture gives the memory of the check back, which may be gigabytes; for
 some milliseconds after that, kernels are up to an eighth slower."""
 
