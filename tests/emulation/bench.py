@@ -28,6 +28,7 @@ KERNELS = {
     "e5m2": (AMPERE, "e5m2", {}),
     "invariant": (AMPERE, "soft_cap", {"head_dim": 64, "batch_invariant": True}),
     "wgmma": (HOPPER, "causal", {}),
+    "wgmma_plain": (HOPPER, "plain", {}),
     "wgmma_d80": (HOPPER, "d80", {"dtype": "float16"}),
     "wgmma_window": (HOPPER, "window", {"head_dim": 64}),
     "wgmma_soft_cap": (HOPPER, "soft_cap", {}),

@@ -82,6 +82,24 @@ def test_scores_that_grow(bench, rng, kernel):
     bench.check(wrapper, index, host, data, scale=2.0)
 
 
+@pytest.mark.parametrize("num_workers", (1, 2))
+@pytest.mark.parametrize("kernel", ("wgmma", "wgmma_window", "wgmma_e4m3_rope"))
+def test_units_that_follow_each_other(bench, rng, kernel, num_workers):
+    """Of both tile classes, with no keys and with many, fewer than 64 rows and more."""
+    wrapper = bench.wrapper(kernel, num_workers=num_workers)
+    requests = [(33, 150), (1, 90), (9, 0), (16, 16), (40, 60), (3, 33), (17, 300)]
+    index, host, data = bench.batch(rng, wrapper.spec, requests)
+    bench.check(wrapper, index, host, data, scale=rounding(kernel))
+    assert {item.tile_class for item in wrapper._plan.view.decode().items} == {0, 1}
+
+
+@pytest.mark.parametrize("left", (5, 62, 65, 100))
+def test_windows_that_half_a_tile_sees_nothing_of(bench, rng, left):
+    wrapper = bench.wrapper("wgmma_window", num_workers=2)
+    index, host, data = bench.batch(rng, wrapper.spec, [(70, 200), (64, 64)])
+    bench.check(wrapper, index, host, data, params={"sliding_window.left": left}, scale=2.0)
+
+
 @pytest.mark.parametrize("left", (0, 63, -1))
 @pytest.mark.parametrize("kernel", ("window", "wgmma_window"))
 def test_windows(bench, rng, kernel, left):
@@ -114,8 +132,9 @@ def test_trees(bench, rng, kernel):
     bench.check(wrapper, index, index, bench.tensors(rng, wrapper.spec, index, 60), scale=rounding(kernel))
 
 
-def test_masks(bench, rng):
-    wrapper = bench.wrapper("plain")
+@pytest.mark.parametrize("kernel", ("plain", "wgmma_plain"))
+def test_masks(bench, rng, kernel):
+    wrapper = bench.wrapper(kernel)
     requests = [(5, 70), (1, 33), (40, 90)]
     index, host, data = bench.batch(rng, wrapper.spec, requests, mask=[rng.random(shape) < 0.6 for shape in requests])
     bench.check(wrapper, index, host, data)

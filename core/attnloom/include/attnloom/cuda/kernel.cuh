@@ -24,7 +24,7 @@ struct Shared {
   Merging merging;
   int head, count, group;  // of the unit at hand: kv head, packed rows; query heads a kv head
   Route route;
-  Seen<R::slots> seen[S::warps][3];
+  Seen<R::slots> seen[S::warps][4];
   Slice found[S::warps][S::larger(2, (S::max_t_kv / kSlice + S::warps - 1) / S::warps)];
   float md[S::warps * 32 * 2];
   int noted[S::larger(S::warps * S::stages * S::slices * kSlice, 2 * S::max_t_kv)];
@@ -38,16 +38,72 @@ constexpr int tile_bytes() {
   return S::larger(Class<S, 0>::bytes, Class<S, 1>::bytes);
 }
 
-// Runs a unit of tile class C.
+// Asks for a structure that every block or worker needs, 16 bytes a thread from `first_thread` on.
+template <class T>
+ATTNLOOM_DEVICE void copy_struct(T& to, const void* from, int first_thread) {
+  static_assert(sizeof(T) % 16 == 0);
+  const int i = static_cast<int>(threadIdx.x) - first_thread;
+  if (0 <= i && i < static_cast<int>(sizeof(T) / 16)) copy_16(shared_address(&to) + 16 * i, static_cast<const char*>(from) + 16 * i, true);
+}
+
+// Asks for the item after the one at hand, if the worker has one.
+template <class S, class V>
+ATTNLOOM_DEVICE void ask_item(const RunArgs& args, Shared<S, V>& shared) {
+  const char* plan = static_cast<const char*>(args.plan);
+  const WorkerQueue& queue = shared.queue;
+  if (queue.next < queue.end) copy_struct(shared.next, reinterpret_cast<const Item*>(plan + shared.plan.items) + queue.next, 96);
+  close_group();
+}
+// Makes it the one at hand, by one thread.
+template <class S, class V>
+ATTNLOOM_DEVICE void take_item(Shared<S, V>& shared) {
+  shared.queue.first = shared.next;
+  shared.queue.next++;
+}
+// Goes to the first unit of the item at hand, by one thread.
+template <class S, class V>
+ATTNLOOM_DEVICE void enter_item(Shared<S, V>& shared) {
+  shared.head = shared.queue.first.head0;
+  shared.count = shared.queue.first.q_tokens * shared.group;
+}
+
+// Goes to the worker's next unit, if it has one of tile class C, and tells.
+template <int C, class S, class V>
+struct Onward {
+  const RunArgs& args;
+  Shared<S, V>& shared;
+
+  ATTNLOOM_DEVICE bool operator()() const {
+    const WorkerQueue& queue = shared.queue;
+    const bool same_item = shared.head + 1 < queue.first.head0 + queue.first.heads;
+    if (!same_item && queue.next >= queue.end) return false;
+    if (!same_item) wait_groups<0>();
+    __syncthreads();
+    if (!same_item && !S::one_class && shared.next.tile_class != C) return false;
+    if (is_first_thread()) {
+      if (same_item) {
+        shared.head++;
+      } else {
+        take_item(shared);
+        enter_item(shared);
+      }
+    }
+    __syncthreads();
+    if (!same_item) ask_item(args, shared);
+    return true;
+  }
+};
+
+// Runs a unit of tile class C, and perhaps some that follow it.
 template <int C, class S, class V, class R>
 ATTNLOOM_DEVICE void run_unit(const Unit<S, V, R>& unit, Shared<S, V>& shared, char* memory) {
   using Tile = Class<S, C>;
   const int warp = warp_id();
   if constexpr (Tile::split_keys) FewRows<S, V, C, R>{unit, memory, shared.md, shared.noted, shared.found[warp]}.run();
-  else {
-    using Many = std::conditional_t<Tile::wgmma, WgmmaRows<S, V, C, R>, ManyRows<S, V, C, R>>;
-    Many{unit, memory, shared.noted, shared.route, shared.found[warp], shared.seen[warp]}.run();
-  }
+  else if constexpr (Tile::wgmma)
+    WgmmaRows<S, V, C, R>{unit, memory, shared.noted, shared.route, shared.found[warp], shared.seen[warp]}.run(
+        Onward<C, S, V>{unit.args, shared});
+  else ManyRows<S, V, C, R>{unit, memory, shared.noted, shared.route, shared.found[warp], shared.seen[warp]}.run();
 }
 
 // Runs the units of the item at hand, a kv head each.
@@ -57,10 +113,7 @@ ATTNLOOM_DEVICE void run_item(const RunArgs& args, const typename V::Params& par
   const Unit<S, V, typename Shared<S, V>::R> unit{
       args,         params,         shared.index, shared.plan,  item,        shared.rows,
       shared.facts, shared.merging, shared.head,  shared.count, shared.group};
-  if (threadIdx.x == 0) {
-    shared.head = item.head0;
-    shared.count = item.q_tokens * shared.group;
-  }
+  if (is_first_thread()) enter_item(shared);
   for (;;) {
     __syncthreads();
     if (S::one_class || item.tile_class == 0) run_unit<0>(unit, shared, memory);
@@ -69,16 +122,8 @@ ATTNLOOM_DEVICE void run_item(const RunArgs& args, const typename V::Params& par
     __syncthreads();
     if (shared.head + 1 == item.head0 + item.heads) return;
     __syncthreads();
-    if (threadIdx.x == 0) shared.head++;
+    if (is_first_thread()) shared.head++;
   }
-}
-
-// Asks for a structure that every block or worker needs, 16 bytes a thread from `first_thread` on.
-template <class T>
-ATTNLOOM_DEVICE void copy_struct(T& to, const void* from, int first_thread) {
-  static_assert(sizeof(T) % 16 == 0);
-  const int i = static_cast<int>(threadIdx.x) - first_thread;
-  if (0 <= i && i < static_cast<int>(sizeof(T) / 16)) copy_16(shared_address(&to) + 16 * i, static_cast<const char*>(from) + 16 * i, true);
 }
 
 template <class S, class V>
@@ -92,26 +137,23 @@ __global__ __launch_bounds__(S::threads, S::blocks) void attention_kernel(const 
   copy_struct(shared.plan, plan, 32);
   copy_struct(shared.queue, plan + kWorkers + blockIdx.x * sizeof(WorkerQueue), 64);
   close_group();
-  if (threadIdx.x == 0) shared.group = args.num_qo_heads / args.num_kv_heads;
+  if (is_first_thread()) {
+    shared.group = args.num_qo_heads / args.num_kv_heads;
+    shared.route.step = 0;
+  }
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;");
 #endif
   wait_groups<0>();
   __syncthreads();
-  WorkerQueue& queue = shared.queue;
+  const WorkerQueue& queue = shared.queue;
   for (;;) {
-    const bool more = queue.next < queue.end;
-    // The next item comes in while this one runs.
-    if (more) copy_struct(shared.next, reinterpret_cast<const Item*>(plan + shared.plan.items) + queue.next, 96);
-    close_group();
+    ask_item(args, shared);  // it comes in while this one runs
     if (queue.first.q_tokens > 0) run_item(args, params, shared, memory);
-    if (!more) return;
+    if (queue.next >= queue.end) return;
     wait_groups<0>();
     __syncthreads();
-    if (threadIdx.x == 0) {
-      queue.first = shared.next;
-      queue.next++;
-    }
+    if (is_first_thread()) take_item(shared);
     __syncthreads();
   }
 }

@@ -18,7 +18,7 @@ struct KeyTiles {
   static constexpr bool kRoomy =
       Tile::wgmma && Class<S, 0>::m_tiles == 1 && !V::has_logits_transform && !V::has_logits_mask && !V::has_key_transform;
   template <class T>
-  using Kept = std::conditional_t<kRoomy, const T, const T&>;
+  using Kept = std::conditional_t<kRoomy, T, const T&>;
 
   const Unit<S, V, R>& unit;
   char* memory;  // two tiles of K, two tiles of V
@@ -46,8 +46,9 @@ struct KeyTiles {
     }
   }
 
-  // Goes to the first tile of which some row sees a key; its page ids come in later.
-  ATTNLOOM_DEVICE void begin() {
+  // Begins a unit: goes to the first tile of which some row sees a key; its page ids come in later.
+  ATTNLOOM_DEVICE void begin(const Route& route, const Sight& seen, bool listed) {
+    if constexpr (kRoomy) this->route = route, this->seen = seen, this->listed = listed;
     next = seen.template next_tile<kKeys>(0);
     each_slice([&](int n, int row) { places[n].seek(route.trail, unit.item, key_of(row)); });
     look_up();

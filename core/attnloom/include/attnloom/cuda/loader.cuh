@@ -57,11 +57,21 @@ struct Route {
   Trail trail;
   const char* base[2];
   uint32_t stride_page[2], stride_slot[2];
+  int step;  // 0: none has been found
 
   template <class S>
   ATTNLOOM_DEVICE void find(const Source<S>& source, int step) {
-    trail = Trail(source, step);
+    if (step == this->step) trail.pages = source.pages(), trail.wide = source.wide();
+    else begin(source, step);
     base[0] = source.keys(), base[1] = source.values();
+  }
+
+ private:
+  // The first unit: others have more in common with it than where their keys begin.
+  template <class S>
+  ATTNLOOM_DEVICE void begin(const Source<S>& source, int step) {
+    this->step = step;
+    trail = Trail(source, step);
     stride_page[0] = stride_units<S>(source.args.k.stride_page), stride_page[1] = stride_units<S>(source.args.v.stride_page);
     stride_slot[0] = stride_units<S>(source.args.k.stride_slot), stride_slot[1] = stride_units<S>(source.args.v.stride_slot);
   }

@@ -34,7 +34,7 @@ struct ManyRows {
     __syncwarp();
     const KeySite<V> key_site = unit.key_site();
     KeyTiles<S, V, C, R> keys{unit, memory + Tile::q_bytes, noted, found, route, seen, unit.facts.listed, positions, key_site};
-    keys.begin();
+    keys.begin(route, seen, unit.facts.listed);
     keys.put_down();
     int tile = keys.next;
     keys.ask_keys(0);
@@ -86,7 +86,7 @@ struct ManyRows {
       }
     }
     wait_groups<0>();
-    if (first_row() < unit.count) unit.write_fragments(state, first_row(), units.unit);
+    if (first_row() < unit.count) unit.write_fragments(state, first_row());
   }
 };
 

@@ -120,7 +120,7 @@ ATTNLOOM_DEVICE void merge_if_last(const Unit<S, V, R>& unit) {
   const Parts parts = merging.parts;
   const int32_t listed = look_up(parts, 0);
   __syncthreads();
-  if (threadIdx.x == 0) {
+  if (is_first_thread()) {
     merging.is_last = arrive(merging.arrived) + 1 == parts.count;
     if (merging.is_last) *merging.arrived = 0;  // for the next run
   }

@@ -33,6 +33,7 @@ ATTNLOOM_DEVICE T* in_global(T* p) {
 
 ATTNLOOM_DEVICE int lane_id() { return here(static_cast<int>(threadIdx.x)) & 31; }
 ATTNLOOM_DEVICE int warp_id() { return here(static_cast<int>(threadIdx.x)) >> 5; }
+ATTNLOOM_DEVICE bool is_first_thread() { return here(static_cast<int>(threadIdx.x)) == 0; }
 
 // Two floats as a pair of 16-bit numbers, the first in the low half.
 template <DType T>

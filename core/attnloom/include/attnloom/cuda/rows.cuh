@@ -119,6 +119,18 @@ struct Seen {
       all_hi[s] = by_position ? item.kv_begin : __reduce_min_sync(~0u, min(row.hi[s], item.kv_end));
     }
   }
+  // Of the rows that the lanes of the warp have, where they are `real`.
+  template <class Row>
+  ATTNLOOM_DEVICE void look(const Row& row, bool real, const Item& item, bool by_position) {
+#pragma unroll
+    for (int s = 0; s < Slots; s++) {
+      const bool some = real && (by_position ? s == 0 : row.lo[s] < row.hi[s]);
+      lo[s] = __reduce_min_sync(~0u, !some ? item.kv_end : by_position ? item.kv_begin : row.lo[s]);
+      hi[s] = __reduce_max_sync(~0u, !some ? item.kv_begin : by_position ? item.kv_end : row.hi[s]);
+      all_lo[s] = __reduce_max_sync(~0u, real && !by_position ? row.lo[s] : item.kv_begin);
+      all_hi[s] = __reduce_min_sync(~0u, by_position ? item.kv_begin : real ? row.hi[s] : item.kv_end);
+    }
+  }
   // Of rows [first, first + n), on every lane of the warp.
   template <class R>
   ATTNLOOM_DEVICE void look(const R& rows, int first, int n, const Item& item, bool by_position) {
@@ -142,6 +154,15 @@ struct Seen {
       most_low = __reduce_max_sync(~0u, most_low);
       least_high = __reduce_min_sync(~0u, least_high);
       lo[s] = low, hi[s] = high, all_lo[s] = most_low, all_hi[s] = least_high;
+    }
+  }
+
+  // With what other rows see.
+  ATTNLOOM_DEVICE void join(const Seen& other) {
+#pragma unroll
+    for (int s = 0; s < Slots; s++) {
+      lo[s] = min(lo[s], other.lo[s]), hi[s] = max(hi[s], other.hi[s]);
+      all_lo[s] = max(all_lo[s], other.all_lo[s]), all_hi[s] = min(all_hi[s], other.all_hi[s]);
     }
   }
 

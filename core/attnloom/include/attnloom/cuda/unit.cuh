@@ -64,7 +64,7 @@ struct Unit {
 
   // Notes the unit's facts, by one thread. Queries will be multiplied by `query_factor`.
   ATTNLOOM_DEVICE void note_facts(bool listed, float query_factor = 1.0f) const {
-    if (threadIdx.x != 32) return;
+    if (threadIdx.x != 96) return;
     const LevelView& level = index.levels[item.level];
     float scale = args.sm_scale / query_factor;
     if constexpr (!V::has_key_transform) scale *= head_scale(args.k_scale, head);
@@ -93,18 +93,23 @@ struct Unit {
     }
   }
 
-  // Describes the rows of the unit, `tile_rows` of them, and its facts, by all threads.
-  ATTNLOOM_DEVICE void describe(int tile_rows) const {
+  // Describes the rows of the unit, `tile_rows` of them, and its facts, by all threads; each meets `see(row, by_position)`.
+  template <class F>
+  ATTNLOOM_DEVICE void describe(int tile_rows, F see) const {
     const bool by_list = listed();
     note_facts(by_list);
     note_merging();
 #pragma unroll 1
     for (int r = threadIdx.x; r < tile_rows; r += S::threads) {
       const PackedRow<V> one = row(r, V::has_kv_range && by_list);
+      see(one, V::has_kv_range && by_list);
       rows.put(r, one);
       rows.q_at[r] = q_at(one);
     }
     __syncthreads();
+  }
+  ATTNLOOM_DEVICE void describe(int tile_rows) const {
+    describe(tile_rows, [](const PackedRow<V>&, bool) {});
   }
 
   ATTNLOOM_DEVICE KeySite<V> key_site() const {
@@ -117,18 +122,28 @@ struct Unit {
   // Asks for the query rows, which lie at `at(r)`; rows that do not exist are zeros.
   template <class Tile, class F>
   ATTNLOOM_DEVICE void copy_queries(uint32_t to, F at) const {
-    constexpr int pieces = S::head_dim / 8, at_once = Tile::wgmma ? 4 : 1;
+    constexpr int pieces = S::head_dim / 8;
     const char* q = static_cast<const char*>(args.q.data);
-    const auto copy = [&](int r, int piece) {
-      copy_16(to + Tile::QTile::at(r, piece), q + 16 * uint64_t{at(r)} + 16 * piece, r < count);
-    };
+    const int rows = count;
     if constexpr (S::threads % pieces == 0 && S::threads / pieces % 8 == 0) {
-#pragma unroll at_once
-      for (int i = 0; i < Tile::t_q * pieces / S::threads; i++)
-        copy(threadIdx.x / pieces + i * (S::threads / pieces), threadIdx.x % pieces);
+      constexpr int apart = S::threads / pieces, at_once = Tile::wgmma ? 8 : 1;
+      const int thread = threadIdx.x, first = thread / pieces, piece = thread % pieces;
+      const uint32_t corner = to + Tile::QTile::at(first, piece);
+#pragma unroll 1
+      for (int i = 0; i < Tile::t_q / apart; i += at_once) {
+        uint32_t from[at_once];
+#pragma unroll
+        for (int n = 0; n < at_once; n++) from[n] = at(first + (i + n) * apart);
+#pragma unroll
+        for (int n = 0; n < at_once; n++)
+          copy_16(corner + (i + n) * apart * Tile::QTile::row_bytes, q + 16 * uint64_t{from[n]} + 16 * piece,
+                  first + (i + n) * apart < rows);
+      }
     } else {
-#pragma unroll at_once
-      for (int n = threadIdx.x; n < Tile::t_q * pieces; n += S::threads) copy(n / pieces, n % pieces);
+#pragma unroll(Tile::wgmma ? 4 : 1)
+      for (int n = threadIdx.x; n < Tile::t_q * pieces; n += S::threads)
+        copy_16(to + Tile::QTile::at(n / pieces, n % pieces), q + 16 * uint64_t{at(n / pieces)} + 16 * (n % pieces),
+                n / pieces < rows);
     }
   }
   template <class Tile>
@@ -148,25 +163,72 @@ struct Unit {
     }
   }
 
-  // Writes rows of fragments: row i, half h is packed row first_row + 16 i + 8 h + g of the unit.
+  // Where rows of fragments go that are written through: row i, half h is packed row first_row + 16 i + 8 h + g of the unit.
   template <int M>
-  ATTNLOOM_DEVICE void write_fragments(State16<S, V, M>& state, int first_row, float unit) const {
-    state.join_lanes();
+  struct Goal {
+    int token[M][2];  // negative: there is no such row
+    Site site[M][2];  // but for the kv head
+    int kv_head;
+  };
+  template <int M>
+  ATTNLOOM_DEVICE void aim(Goal<M>& goal, int first_row) const {
+    goal.kv_head = head;
 #pragma unroll
     for (int i = 0; i < M; i++)
 #pragma unroll
       for (int h = 0; h < 2; h++) {
         const int r = first_row + 16 * i + 8 * h + lane_id() / 4;
+        goal.token[i][h] = r < count ? rows.token[r] : -1;
+        goal.site[i][h] = rows.site(r, head);
+      }
+  }
+
+  // Joins the lanes' parts of rows' states, in natural units.
+  template <int M>
+  ATTNLOOM_DEVICE void finish(State16<S, V, M>& state) const {
+    state.join_lanes();
+#pragma unroll
+    for (int i = 0; i < M; i++)
+#pragma unroll
+      for (int h = 0; h < 2; h++) state.m[i][h] = natural(state.m[i][h], state.d[i][h], facts.units.unit).m;
+  }
+  // f(i, h, state, row) for each row of fragments.
+  template <int M, class F>
+  static ATTNLOOM_DEVICE void each_row(const State16<S, V, M>& state, F f) {
+#pragma unroll
+    for (int i = 0; i < M; i++)
+#pragma unroll
+      for (int h = 0; h < 2; h++) {
         Row<SpreadMap<S::head_dim_v, 4>> row;
 #pragma unroll
         for (int t = 0; t < S::o_tiles; t++) row.x.at[t][0] = state.o[i][t][2 * h], row.x.at[t][1] = state.o[i][t][2 * h + 1];
-        const State whole = natural(state.m[i][h], state.d[i][h], unit);
-        if (partial()) {
-          if (r < count) write_part<S>(args, whole, row, part() + r);
-        } else {
-          write_row<S, V>(args, params, whole, row, rows.token[r], rows.site(r, head), r < count);
-        }
+        f(i, h, State{state.m[i][h], state.d[i][h]}, row);
       }
+  }
+  // Writes rows through, of a unit that need not be at hand any longer.
+  template <int M>
+  ATTNLOOM_DEVICE void write_rows(const State16<S, V, M>& state, const Goal<M>& goal) const {
+    each_row(state, [&](int i, int h, const State& whole, auto& row) {
+      Site site = goal.site[i][h];
+      site.kv_head = goal.kv_head;
+      write_row<S, V>(args, params, whole, row, goal.token[i][h], site, goal.token[i][h] >= 0);
+    });
+  }
+  // Writes partial rows to the workspace.
+  template <int M>
+  ATTNLOOM_DEVICE void write_parts(const State16<S, V, M>& state, int first_row) const {
+    each_row(state, [&](int i, int h, const State& whole, auto& row) {
+      const int r = first_row + 16 * i + 8 * h + lane_id() / 4;
+      if (r < count) write_part<S>(args, whole, row, part() + r);
+    });
+  }
+  template <int M>
+  ATTNLOOM_DEVICE void write_fragments(State16<S, V, M>& state, int first_row) const {
+    finish(state);
+    if (partial()) return write_parts(state, first_row);
+    Goal<M> goal;
+    aim(goal, first_row);
+    write_rows(state, goal);
   }
 };
 

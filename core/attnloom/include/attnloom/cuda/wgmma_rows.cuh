@@ -15,6 +15,9 @@ struct WgmmaRows {
   static constexpr int slots = R::slots;
   static constexpr int kKeys = Tile::t_kv;
 
+  // Whether units follow each other here: O~ of one stays in registers while the next begins, where enough of them are left.
+  static constexpr bool kFollow = !S::narrow && Class<S, 0>::split_keys;
+
   using Scores = float[1][kKeys / 8][4];
 
   const Unit<S, V, R>& unit;
@@ -22,112 +25,163 @@ struct WgmmaRows {
   int* noted;            // [2][t_kv] listed positions
   Route& route;          // of the unit
   Slice* found;          // of this warp: where the keys lie that are copied next
-  Seen<slots>* seen_by;  // of this warp: what the unit sees, and what the warp's rows of each 64 do
+  Seen<slots>* seen_by;  // [4] of this warp: what the 32 rows do that it describes, each 64 rows, and the unit
 
   static ATTNLOOM_DEVICE int first_row(int i) { return 64 * i + 16 * warp_id(); }
 
-  ATTNLOOM_DEVICE void run() {
-    const Item& item = unit.item;
-    const Positions positions{unit.index, item, unit.facts.listed};
-    if (threadIdx.x == 32) route.find(Source<S>{unit.args, unit.index, item, unit.head}, kKeys);
-    unit.describe(Tile::t_q);
-    const bool by_position = unit.facts.by_position;
-    Seen<slots>& seen = seen_by[0];
-    seen.look(unit.rows, 0, unit.count, item, by_position);
-    __syncwarp();
-    const KeySite<V> key_site = unit.key_site();
-    KeyTiles<S, V, C, R> keys{unit, memory + Tile::q_bytes, noted, found, route, seen, unit.facts.listed, positions, key_site};
-    keys.begin();
-    unit.template copy_queries<Tile>(shared_address(memory));
-#pragma unroll
-    for (int i = 0; i < M; i++)
-      seen_by[1 + i].look(unit.rows, first_row(i), max(0, min(16, unit.count - first_row(i))), item, by_position);
-    keys.put_down();
-    int tile = keys.next;
-    keys.ask_keys(0);
-    keys.ask_values(0);
-    keys.put_down();
-
+  // Runs the unit at hand, and those after it while `onward` goes to another one of this class: its first keys are on
+  // their way when the last rows of the one before are written.
+  template <class Onward>
+  ATTNLOOM_DEVICE void run(Onward onward) {
+    const Positions positions{unit.index, unit.item, unit.facts.listed};
+    const Pairs<V> pairs{unit.params, unit.item, positions, unit.head, unit.facts.masked, unit.facts.by_position};
+    KeySite<V> key_site;
+    Keys keys{unit, memory + Tile::q_bytes, noted, found, route, whole(), unit.facts.listed, positions, key_site};
     State16<S, V, 1> state[M];
+    State16<S, V, 1>& last = state[M - 1];
+    Weights<1, kKeys / 8> p[M];
+    typename Unit<S, V, R>::template Goal<1> goal;
+    last.clear();  // or registers are kept for it from one run to the next
+    for (bool here = true, before = false;; before = true) {
+      if (here) begin(keys, key_site);
+      if (kFollow && before) unit.write_rows(last, goal);
+      if (!here) return;
+      multiply(keys, state, p, pairs);
+#pragma unroll
+      for (int i = 0; i < M - 1; i++)
+        if (first_row(i) < unit.count) unit.write_fragments(state[i], first_row(i));
+      if constexpr (kFollow) {
+        unit.finish(last);
+        const bool partial = unit.partial();
+        if (!partial) {
+          __syncwarp();
+          unit.aim(goal, first_row(M - 1));
+          here = onward();
+        }
+        finish_products(last);
+        if (partial) return unit.write_parts(last, first_row(M - 1));
+      } else {
+        finish_products(last);
+        if (first_row(M - 1) < unit.count) unit.write_fragments(last, first_row(M - 1));
+        return;
+      }
+    }
+  }
+
+ private:
+  using Keys = KeyTiles<S, V, C, R>;
+
+  // What the rows see that a warp describes.
+  ATTNLOOM_DEVICE const Seen<slots>& described_by(int warp) const { return seen_by[4 * (warp - warp_id())]; }
+  // What the unit sees.
+  ATTNLOOM_DEVICE Seen<slots>& whole() const { return seen_by[3]; }
+
+  // Finds the unit's rows, and asks for its queries and its first keys and values.
+  ATTNLOOM_DEVICE void begin(Keys& keys, KeySite<V>& key_site) const {
+    const Item& item = unit.item;
+    if (threadIdx.x == 32) route.find(Source<S>{unit.args, unit.index, item, unit.head}, kKeys);
+    static_assert(Tile::t_q == S::threads);
+    unit.describe(Tile::t_q, [&](const PackedRow<V>& row, bool by_position) {
+      seen_by[0].look(row, here(static_cast<int>(threadIdx.x)) < unit.count, item, by_position);
+    });
+    Seen<slots> seen[M];
 #pragma unroll
     for (int i = 0; i < M; i++) {
-      state[i].clear();
-      settle(state[i].o[0]);
+      seen[i] = described_by(2 * i);
+      seen[i].join(described_by(2 * i + 1));
+      seen_by[1 + i] = seen[i];
     }
+#pragma unroll
+    for (int i = 1; i < M; i++) seen[0].join(seen[i]);
+    whole() = seen[0];
+    __syncwarp();
+    key_site = unit.key_site();
+    keys.begin(route, whole(), unit.facts.listed);
+    unit.template copy_queries<Tile>(shared_address(memory));
+    keys.put_down();
+    keys.ask_keys(0);
+    keys.ask_values(0);
+  }
+
+  // Multiplies the unit's rows with its keys; at the end products of the last rows may be in flight.
+  ATTNLOOM_DEVICE void multiply(Keys& keys, State16<S, V, 1> (&state)[M], Weights<1, kKeys / 8> (&p)[M],
+                                const Pairs<V>& pairs) const {
+    int tile = whole().template next_tile<kKeys>(0);
     wait_groups<1>();
     if constexpr (V::has_query_transform) {
       __syncthreads();
       unit.template transform_queries<Tile>(memory);
     }
+#pragma unroll
+    for (int i = 0; i < M; i++) {
+      state[i].clear();
+      settle(state[i].o[0]);
+    }
     keys.prepare_keys_of(0, tile);
     publish();
     __syncthreads();
+    if (tile == keys.kNone) return;
 
-    const Pairs<V> pairs{unit.params, item, positions, unit.head, unit.facts.masked, unit.facts.by_position};
-    if (tile != keys.kNone) {
-      Scores s;
-      Weights<1, kKeys / 8> p[M];
-      begin_products();
-      ask_scores(s, 0, keys.k_tile(0));
-      close_products();
-      close_products();
-      View view = look(0, tile, pairs);
-      keys.ask_keys(1);
-      for (int turn = 0;; turn ^= 1) {
-        const int now = tile;
-        tile = keys.next;
+    Scores s;
+    begin_products();
+    ask_scores(s, 0, keys.k_tile(0));
+    close_products();
+    close_products();
+    View view = look(0, tile, pairs);
+    keys.put_down();
+    keys.ask_keys(1);
+    for (int turn = 0;; turn ^= 1) {
+      const int now = tile;
+      tile = keys.next;
 #pragma unroll
-        for (int i = 0; i < M - 1; i++) {
-          weigh_rows(s, p[i], state[i], i, now, view, pairs, keys.noted_at(turn));
-          wait_groups<1>();
-          keys.prepare_values_of(turn, now);
-          publish();
-          __syncthreads();
-          begin_products();
-          ask_scores(s, i + 1, keys.k_tile(turn));
-          close_products();
-          ask_values(state[i], p[i], keys.v_tile(turn));
-          close_products();
-          view = look(i + 1, now, pairs);
-          keys.ask_values(turn ^ 1);
-        }
-        weigh_rows(s, p[M - 1], state[M - 1], M - 1, now, view, pairs, keys.noted_at(turn));
-        keys.put_down();
-        if (tile == keys.kNone) {
-          begin_products();
-          ask_values(state[M - 1], p[M - 1], keys.v_tile(turn));
-          close_products();
-          break;
-        }
+      for (int i = 0; i < M - 1; i++) {
+        weigh_rows(s, p[i], state[i], i, now, view, pairs, keys.noted_at(turn));
         wait_groups<1>();
-        keys.prepare_keys_of(turn ^ 1, tile);
+        keys.prepare_values_of(turn, now);
         publish();
         __syncthreads();
         begin_products();
-        ask_scores(s, 0, keys.k_tile(turn ^ 1));
+        ask_scores(s, i + 1, keys.k_tile(turn));
         close_products();
+        ask_values(state[i], p[i], keys.v_tile(turn));
+        close_products();
+        view = look(i + 1, now, pairs);
+        keys.ask_values(turn ^ 1);
+      }
+      weigh_rows(s, p[M - 1], state[M - 1], M - 1, now, view, pairs, keys.noted_at(turn));
+      keys.put_down();
+      if (tile == keys.kNone) {
+        begin_products();
         ask_values(state[M - 1], p[M - 1], keys.v_tile(turn));
         close_products();
-        view = look(0, tile, pairs);
-        keys.ask_keys(turn);
+        return;
       }
-      wait_products<0>();
-      settle(state[M - 1].o[0]);
+      wait_groups<1>();
+      keys.prepare_keys_of(turn ^ 1, tile);
+      publish();
+      __syncthreads();
+      begin_products();
+      ask_scores(s, 0, keys.k_tile(turn ^ 1));
+      close_products();
+      ask_values(state[M - 1], p[M - 1], keys.v_tile(turn));
+      close_products();
+      view = look(0, tile, pairs);
+      keys.ask_keys(turn);
     }
-    wait_groups<0>();
-#pragma unroll
-    for (int i = 0; i < M; i++)
-      if (first_row(i) < unit.count) unit.write_fragments(state[i], first_row(i), unit.facts.units.unit);
+  }
+  static ATTNLOOM_DEVICE void finish_products(State16<S, V, 1>& last) {
+    wait_products<0>();
+    settle(last.o[0]);
   }
 
-  // Whether some of the warp's rows of the i-th 64 see a key of a tile, and whether all see all.
+  // Whether some of the i-th 64 rows see a key of a tile, and whether all see all.
   struct View {
     bool some, all;
   };
   ATTNLOOM_DEVICE View look(int i, int tile, const Pairs<V>& pairs) const {
     const int first = tile * kKeys;
-    const Seen<slots>& mine = seen_by[1 + i];
-    return {mine.sees_some(first, first + kKeys), !pairs.masked && mine.sees_all(first, first + kKeys)};
+    const Seen<slots>& rows = seen_by[1 + i];
+    return {rows.sees_some(first, first + kKeys), !pairs.masked && rows.sees_all(first, first + kKeys)};
   }
 
   // Scores of rows [64 i, 64 i + 64) become weights once they have come in; at the end no product is in flight.
@@ -145,7 +199,7 @@ struct WgmmaRows {
       clear(p);
     }
     settle(p[0]);
-    if (rescale.any) {
+    if (rescale.any && tile != whole().template next_tile<kKeys>(0)) {  // O~ is 0 in the first
       wait_products<0>();
       rescale.apply(state.o);
     }
