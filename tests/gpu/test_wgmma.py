@@ -60,6 +60,17 @@ def test_ranges_that_hide_half_a_tile(bench, rng, left):
     bench.check(wrapper_of(bench, spec), index, host, data, params={"sliding_window.left": left}, scale=2.0)
 
 
+@pytest.mark.parametrize("name", ("causal", "window", "sigmoid"))
+def test_units_that_follow_each_other(bench, rng, name):
+    """A worker has several, between units of few rows and such without keys: one begins before the last has ended."""
+    spec = bench.spec(name, num_qo_heads=8, num_kv_heads=8)
+    index, host, data = bench.batch(rng, spec, ODD * 30)
+    wrapper = wrapper_of(bench, spec)
+    bench.check(wrapper, index, host, data, scale=2.0 * HARDER.get(name, 1.0))
+    queues = wrapper._plan.view.decode().queues
+    assert max(sum(item.heads for item in queue if item.tile_class == 1) for queue in queues) > 2
+
+
 @pytest.mark.parametrize("how", ({}, {"batch_invariant": True}))
 def test_same_bits_again(bench, rng, how):
     spec = bench.spec("causal", **how)
