@@ -156,11 +156,25 @@ struct Unit {
   ATTNLOOM_DEVICE void transform_queries(char* q) const {
     if constexpr (V::has_query_transform) {
       using Queries = SharedRows<S::T, S::q, S::head_dim, typename Tile::QTile, V::rotated_dims>;
-      for (int r = warp_id() * kSlice; r < Tile::t_q; r += S::warps * kSlice)
-        transform_rows<Queries>(q + r * Tile::QTile::row_bytes, [&](int row, auto& view) {
-          V::query_transform(params, view, rows.site(r + row, head));
-        });
+#pragma unroll 1
+      for (int r = warp_id() * kSlice; r < Tile::t_q; r += S::warps * kSlice) {
+        char* slice = q + r * Tile::QTile::row_bytes;
+        const auto transform = [&](int row, auto& view) { V::query_transform(params, view, rows.site(r + row, head)); };
+        if constexpr (Queries::turns && !Tile::split_keys)
+          if (follow_each_other(r)) {
+            transform_following_rows<Queries>(slice, transform);
+            continue;
+          }
+        transform_rows<Queries>(slice, transform);
+      }
     }
+  }
+
+  // Whether rows [r, r + 16), as far as the unit has them, are of one request and head, and their tokens follow each other.
+  ATTNLOOM_DEVICE bool follow_each_other(int r) const {
+    const int n = lane_id() % kSlice, i = r + n;
+    return __all_sync(~0u, i >= count || (rows.request[i] == rows.request[r] && rows.qo_head[i] == rows.qo_head[r] &&
+                                          rows.q_pos[i] == rows.q_pos[r] + n));
   }
 
   // Where rows of fragments go that are written through: row i, half h is packed row first_row + 16 i + 8 h + g of the unit.

@@ -98,6 +98,7 @@ struct WgmmaRows {
     key_site = unit.key_site();
     keys.begin(route, whole(), unit.facts.listed);
     unit.template copy_queries<Tile>(shared_address(memory));
+    if constexpr (V::has_query_transform) close_group();  // of their own: they come before keys
     keys.put_down();
     keys.ask_keys(0);
     keys.ask_values(0);
@@ -107,11 +108,12 @@ struct WgmmaRows {
   ATTNLOOM_DEVICE void multiply(Keys& keys, State16<S, V, 1> (&state)[M], Weights<1, kKeys / 8> (&p)[M],
                                 const Pairs<V>& pairs) const {
     int tile = whole().template next_tile<kKeys>(0);
-    wait_groups<1>();
     if constexpr (V::has_query_transform) {
+      wait_groups<2>();
       __syncthreads();
       unit.template transform_queries<Tile>(memory);
     }
+    wait_groups<1>();
 #pragma unroll
     for (int i = 0; i < M; i++) {
       state[i].clear();
