@@ -7,7 +7,7 @@ from ctypes import c_float, c_int32, c_int64, c_void_p
 
 from attnloom.index import MAX_LEVELS
 
-ARGS_ABI = 4
+ARGS_ABI = 5
 
 
 class LevelView(ctypes.Structure):
@@ -44,6 +44,8 @@ class IndexView(ctypes.Structure):
         ("num_tokens", c_int32),
         ("page_size", c_int32),
         ("num_levels", c_int32),
+        ("ahead", c_void_p),
+        ("num_ahead", c_int64),
         ("levels", LevelView * MAX_LEVELS),
     )
 
@@ -106,6 +108,7 @@ class RunArgs(ctypes.Structure):
         ("plan", c_void_p),
         ("partial_o", c_void_p),
         ("partial_md", c_void_p),
+        ("keys_ahead", c_void_p),
         ("index", IndexView),
         ("device_index", c_void_p),
         ("device", c_int32),

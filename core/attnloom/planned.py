@@ -44,6 +44,7 @@ class Planned:
         index: the planned index, composed or single, whichever is predicted to be faster.
         bound: the parameters in force.
         num_tokens: query tokens of the planned index.
+        keys_bytes: what keys take that are transformed ahead, at the front of the workspace.
         use_softmax: whether the variants use a softmax, so that rows have an LSE.
         view: what the planner says of the plan.
         enough_pages: a cache of as many holds every page of the index; infinite as long as none was looked at.
@@ -66,7 +67,9 @@ class Planned:
         self._rebound: tuple | None = None
         self._pointed_to: tuple | None = None
         self.enough_pages: float = math.inf
-        self.num_tokens = 0
+        self.num_tokens = self.keys_bytes = 0
+        self._ahead = None
+        self._key_bytes = spec.num_kv_heads * spec.head_dim * DTYPE_BYTES[spec.dtype]
         self._set_constants(engine)
         self._input = _plan_input(spec, engine, self.args)
         self._range_fn = self._input.range_fn
@@ -84,8 +87,8 @@ class Planned:
 
     @property
     def workspace_bytes(self) -> int:
-        """Bytes of partial states that a run writes."""
-        return self.view.num_part_rows * self._row_bytes
+        """Bytes that a run writes: of keys transformed ahead, then of partial states."""
+        return self.keys_bytes + self.view.num_part_rows * self._row_bytes
 
     def bind(self, bound) -> None:
         """Take the parameters of the plan to come."""
@@ -126,7 +129,21 @@ class Planned:
                 self._viewer.write(chosen)
         self.view, self.index = view, chosen
         self.num_tokens = chosen.num_tokens
+        if self._ahead is not None:
+            self.transform_ahead(None)
         self.enough_pages = math.inf
+
+    def transform_ahead(self, ahead) -> None:
+        """Let the plan's keys be transformed by a kernel before that of attention.
+
+        Args:
+            ahead: its keys, as `engines.keys_ahead.KeysAhead`; none: units transform those that they load.
+        """
+        view = self.args.index
+        self._ahead, self.keys_bytes, view.ahead = ahead, 0, None
+        if ahead is not None:
+            self.keys_bytes = ahead.slots * self._key_bytes
+            view.ahead, view.num_ahead = ahead.rows.ctypes.data, len(ahead.rows) - 1
 
     def _cost_of_rereading(self, index: ComposedIndex) -> float:
         """What the single form of `index` costs of what is planned, since keys that requests share are loaded again."""
@@ -159,7 +176,7 @@ class Planned:
         self.enough_pages = pages
 
     def point_to(self, workspace, bound, scales: tuple) -> None:
-        """Let the kernel find its parameters, scales, and partial states.
+        """Let the kernel find its parameters, scales, keys transformed ahead, and partial states.
 
         Args:
             workspace: of at least `workspace_bytes`.
@@ -171,9 +188,10 @@ class Planned:
             return
         args, rows = self.args, self.view.num_part_rows
         if self._keeps_addresses:
-            rows = workspace.nbytes // self._row_bytes
-        args.partial_o = workspace.address
-        args.partial_md = workspace.address + 4 * rows * self._spec.head_dim_v
+            rows = (workspace.nbytes - self.keys_bytes) // self._row_bytes
+        partials = workspace.address + self.keys_bytes
+        args.keys_ahead = None if self._ahead is None else workspace.address
+        args.partial_o, args.partial_md = partials, partials + 4 * rows * self._spec.head_dim_v
         args.params = bound.address
         args.k_scale, args.v_scale = scales
         self._pointed_to = wanted

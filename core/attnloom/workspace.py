@@ -1,4 +1,4 @@
-"""Memory for partial states; wrappers that run one after the other may share it."""
+"""Memory for what a run computes on its way; wrappers that run one after the other may share it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from attnloom.errors import PlanError
 
 
 class Workspace:
-    """A float32 buffer that grows to the largest plan made so far and never shrinks.
+    """A buffer for keys transformed ahead and partial states; it grows to the largest plan made so far, never shrinks.
 
     Wrappers that run one after the other (the layers of a model) may share one; it belongs to one thread and one
     stream. What it holds between runs is of no meaning.

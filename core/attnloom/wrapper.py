@@ -39,7 +39,8 @@ class AttentionWrapper:
             (none: no bound); `max_pages` counts entries of a level's page lists. A larger batch raises in `plan`. On
             CUDA all memory for the largest batch is allocated at once, so that a captured graph serves every batch: run
             under capture with tensors for `max_tokens`, then plan and replay. Where there is any bound, a run
-            there is two launches, unless `max_levels` is 1 or the spec is batch-invariant.
+            there is two launches, unless `max_levels` is 1 or the spec is batch-invariant, and no keys are transformed
+            ahead.
         num_threads: OpenMP threads of `run` on the cpu (none: `torch.get_num_threads()`).
         num_workers: queues the plan is cut into (none: one a thread, or as many as the device holds at a time). The
             number may change rounding, nothing else.
@@ -141,6 +142,14 @@ class AttentionWrapper:
     def workspace_size(self) -> int:
         """Bytes of workspace that the plan in force needs. Raises `NotPlannedError`."""
         return self._in_force().workspace_bytes
+
+    def transforms_ahead(self) -> bool:
+        """Whether runs of the plan in force transform each key once, ahead of attention, since many rows use it.
+
+        On CUDA, where a variant has a `key_transform`, keys are of 16 bits, the wrapper has no maxima, and its spec
+        is not batch-invariant. Raises `NotPlannedError`.
+        """
+        return self._in_force().keys_bytes > 0
 
     def run(
         self,

@@ -9,6 +9,7 @@ from attrs import frozen
 from attnloom_scheduler.inputs import ITEM_PARTIAL, ITEM_WHOLE_ROW, PLAN_ABI, Item, PlanHeader, WorkerQueue
 
 FIELDS = tuple(name for name, _ in Item._fields_)
+_ITEM, _QUEUE = np.dtype(Item), np.dtype(WorkerQueue)  # each takes numpy long to make
 
 
 @frozen(kw_only=True)
@@ -114,6 +115,17 @@ def decode(data: bytes) -> Plan:
         t_q=tuple(header.t_q[: header.num_classes]),
         t_kv=tuple(header.t_kv[: header.num_classes]),
     )
+
+
+def items_of(data: bytes) -> np.ndarray:
+    """The items of the plan in `data`, in no order, with the fields of `Item`."""
+    header = PlanHeader.from_buffer_copy(data)
+    queues = np.frombuffer(data, _QUEUE, header.num_workers, header.workers)
+    # As bytes: numpy copies structures field by field.
+    first = queues.view(np.uint8).reshape(-1, _QUEUE.itemsize)[queues["first"]["q_tokens"] > 0, : _ITEM.itemsize]
+    count = (header.num_items - len(first)) * _ITEM.itemsize
+    others = np.frombuffer(data, np.uint8, count, header.items).reshape(-1, _ITEM.itemsize)
+    return np.concatenate([first, others]).view(_ITEM)[:, 0]
 
 
 def _work_item(worker: int, item: Item) -> WorkItem:

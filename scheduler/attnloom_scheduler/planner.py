@@ -61,6 +61,12 @@ class PlanView:
 
         return decode(self.to_bytes())
 
+    def items(self):
+        """The work items, in no order, as a structured array of the fields of `Item`; needs numpy."""
+        from attnloom_scheduler.decoded import items_of
+
+        return items_of(self.to_bytes())
+
     def _check_alive(self) -> None:
         newer = self._planner.generation - self._generation
         if newer >= _OUTGROWN:

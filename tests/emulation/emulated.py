@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from attnloom import jit
+from attnloom.engines.keys_ahead import KeysAhead, can_go_ahead
 from attnloom.kernel import describe
 from attnloom.targets import CudaTarget
 from attnloom.workspace import Workspace
@@ -62,6 +63,7 @@ class EmulationEngine:
     Attributes:
         seed: of the order in which blocks, warps and lanes take turns.
         ignored: an instruction that does nothing, or none.
+        goes_ahead: whether plans transform their keys ahead.
     """
 
     device = torch.device("cpu")
@@ -73,7 +75,7 @@ class EmulationEngine:
     def __init__(self, spec, limits, *, arch: str, num_workers: int, headers=()):
         self.num_workers = num_workers
         self.kernel = EmulatedKernel(spec, arch, limits, headers)
-        self.seed, self.ignored = 0, None
+        self.seed, self.ignored, self.goes_ahead = 0, None, False
 
     def new_workspace(self):
         return Workspace()
@@ -85,7 +87,11 @@ class EmulationEngine:
         pass
 
     def seat(self, planned, workspace, kv_lens=None):
+        if self.goes_ahead:
+            assert can_go_ahead(planned._spec, self.kernel)
+            planned.transform_ahead(KeysAhead(planned))
         workspace.reserve(planned.workspace_bytes)
+        self._workspace = workspace
         plan = planned.view.to_bytes()
         self._plan = _aligned(plan)
         self._index = _aligned(
@@ -112,10 +118,9 @@ class EmulationEngine:
             view.stride_page, view.stride_slot, view.stride_head = tensor.stride()[:3]
         args.num_pages = k.shape[0]
         args.lse, args.lse_stride_token = (None, 0) if lse is None else (lse.data_ptr(), lse.stride(0))
-        regions = [_region(tensor) for tensor in (q, k, v)]
-        regions += [(array.ctypes.data, array.nbytes) for array in (self._plan, self._index)]
-        if planned.workspace_bytes:
-            regions.append((args.partial_o, planned.workspace_bytes))
+        regions = [(*_region(tensor), False) for tensor in (q, k, v)]
+        regions += [(array.ctypes.data, array.nbytes, False) for array in (self._plan, self._index)]
+        regions.append((self._workspace.address, planned.workspace_bytes, True))
         allowed = np.array(regions, np.uint64)
         library.emulation_prepare(self.seed, allowed.ctypes.data, len(allowed), self.ignored)
         if status := library.attnloom_run(planned.args_address, None):

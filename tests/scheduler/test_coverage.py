@@ -55,6 +55,15 @@ def test_every_visible_key_once(planner, case):
 
 
 @relaxed
+@given(case=cases())
+def test_items_as_an_array(planner, case):
+    view = planner.plan(inputs(case.batch, classes=case.classes, ranges=case.ranges, **case.settings))
+    array, items = view.items(), view.decode().items
+    named = [tuple(getattr(item, name) for name in array.dtype.names) for item in items]
+    assert sorted(map(tuple, array.tolist())) == sorted(named)
+
+
+@relaxed
 @given(case=st.one_of(cases(), invariant))
 def test_items_describe_their_rows(planner, case):
     for item in planned(planner, case).items:

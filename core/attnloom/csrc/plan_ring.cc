@@ -14,6 +14,7 @@
 
 namespace {
 
+using attnloom::AheadRow;
 using attnloom::IndexBytes;
 using attnloom::IndexView;
 using attnloom::kMaxLevels;
@@ -109,6 +110,7 @@ Packed pack(char* slot, cuda::DeviceAddress base, const RunArgs& args, const Pla
                                                : packer.place(view.kv_len, 4 * requests);
   view.token_request = packer.place(view.token_request, 4 * tokens);
   view.q_pos = packer.place(view.q_pos, 4 * tokens);
+  view.ahead = packer.place(view.ahead, static_cast<int64_t>(sizeof(AheadRow)) * (view.num_ahead + 1));
   for (int i = 0; i < view.num_levels; ++i) view.levels[i] = place(packer, args.index.levels[i], bytes.levels[i]);
   if (slot != nullptr) {
     std::memcpy(slot + view_at, &view, sizeof view);

@@ -8,6 +8,7 @@ import torch
 from attrs import define
 
 from attnloom.engines import positive
+from attnloom.engines.keys_ahead import KeysAhead, can_go_ahead, keys_ahead_of
 from attnloom.engines.upload import Upload, bytes_for_maxima
 from attnloom.errors import PlanError, RunError
 from attnloom.index import MAX_LEVELS
@@ -29,6 +30,7 @@ class _Captured:
     pages: int
     params: bytes
     merge_pass: bool
+    keys_bytes: int  # 0: units transform the keys that they load
 
 
 class CudaEngine:
@@ -54,6 +56,8 @@ class CudaEngine:
         self._row_bytes = 4 * (spec.head_dim_v + 2)
         self._tall = max(tile.t_q for tile in (self.kernel.tiles.short, self.kernel.tiles.tall) if tile is not None)
         self._most_part_rows = self._part_rows_for_maxima()
+        # A graph made for any batch would keep that launch, and other batches change what is worth it.
+        self._goes_ahead = can_go_ahead(spec, self.kernel) and not limits.any and not spec.batch_invariant
         # Levels share rows, which a second launch then merges: a graph made for any batch needs it whatever the first.
         self._keeps_merge_pass = limits.any and limits.levels != 1 and not spec.batch_invariant
         self._upload = Upload(self.device, self._upload_for_maxima())
@@ -82,7 +86,7 @@ class CudaEngine:
         )
 
     def new_workspace(self) -> Workspace:
-        """Memory for partial states, empty."""
+        """Memory for what runs compute on their way, empty."""
         return Workspace(self.device)
 
     def adopt(self, workspace: Workspace) -> None:
@@ -113,6 +117,8 @@ class CudaEngine:
         """
         if self._captured is not None:
             self._check_captured(planned)
+        if self._goes_ahead:
+            self._go_ahead(planned, kv_lens)
         workspace.reserve(planned.workspace_bytes)
         self._workspace = workspace
         stream = raw_stream(self._index)
@@ -145,6 +151,20 @@ class CudaEngine:
                 "the batch has other parameters than the CUDA graph that captured a run of this wrapper: parameters "
                 "are part of a graph; let those that change be 0-d tensors, or capture again with another wrapper"
             )
+
+    def _go_ahead(self, planned, kv_lens) -> None:
+        """Let the plan's keys be transformed ahead where that is worth it, or where a captured graph does so."""
+        if self._captured is None:
+            if kv_lens is None:  # which are bounds otherwise
+                planned.transform_ahead(keys_ahead_of(planned, self._spec))
+        elif room := self._captured.keys_bytes:
+            planned.transform_ahead(KeysAhead(planned))
+            if planned.keys_bytes > room:
+                raise PlanError(
+                    f"the batch has {planned.keys_bytes} bytes of keys to transform ahead, but a CUDA graph has "
+                    f"captured room for {room}: capture with the largest batch"
+                )
+            planned.keys_bytes = room  # partial states lie behind it
 
     def require(self, q, k, v, out, lse) -> None:
         """Raises `RunError` unless all are torch tensors, `lse` possibly none; the launcher checks where they lie."""
@@ -188,7 +208,7 @@ class CudaEngine:
         if self._captured is not None:
             rows, pages = min(rows, self._captured.tokens), min(pages, self._captured.pages)
             merge_pass = merge_pass and self._captured.merge_pass
-        self._captured = _Captured(rows, pages, _params_bytes(planned.bound), merge_pass)
+        self._captured = _Captured(rows, pages, _params_bytes(planned.bound), merge_pass, planned.keys_bytes)
         self._upload.captured = True
         self._workspace.captured()
         self._ran_on = None

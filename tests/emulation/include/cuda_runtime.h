@@ -66,7 +66,7 @@ inline unsigned __funnelshift_r(unsigned low, unsigned high, unsigned shift) {
 
 template <class T>
 T __ldcg(const T* at) {
-  emulation::check_written(at, sizeof(T));
+  emulation::check_global(at, sizeof(T));
   return *at;
 }
 inline uint32_t __cvta_generic_to_shared(const void* p) { return emulation::shared_address(p); }

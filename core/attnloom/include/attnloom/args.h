@@ -4,7 +4,7 @@
 
 namespace attnloom {
 
-constexpr int32_t kArgsAbi = 4;
+constexpr int32_t kArgsAbi = 5;
 constexpr int kMaxLevels = 4;
 
 enum DType : int32_t { kF32 = 0, kF16 = 1, kBF16 = 2, kE4M3 = 3, kE5M2 = 4 };
@@ -27,6 +27,15 @@ struct LevelView {
   int32_t num_rows;
 };
 
+// Where the keys of a block row lie that are transformed ahead, in slices of 16: from key 16 * `first` on after `begin` other
+// slices. Zeros from key `end` on make whole tiles of them.
+struct AheadRow {
+  int32_t begin;
+  int32_t first;
+  int32_t end;
+  int32_t request;  // -1: query tokens of several requests
+};
+
 struct IndexView {
   const int32_t* qo_indptr;
   const int32_t* kv_len;
@@ -36,6 +45,8 @@ struct IndexView {
   int32_t num_tokens;
   int32_t page_size;
   int32_t num_levels;
+  const AheadRow* ahead;  // of the block rows of all levels, level after level, and an end; null: no keys are transformed ahead
+  int64_t num_ahead;      // block rows
   LevelView levels[kMaxLevels];
 };
 
@@ -88,6 +99,7 @@ struct RunArgs {
   const void* plan;    // PlanHeader, where the kernel runs
   float* partial_o;    // [num_part_rows, head_dim_v]
   float* partial_md;   // [num_part_rows, 2]
+  void* keys_ahead;    // [kv_heads, slices, 16, head_dim] of q's dtype, for keys that are transformed ahead; null: none are
   IndexView index;     // host addresses
   // Device kernels. What differs from plan to plan they read through device_index and plan alone, whose addresses a
   // captured graph may keep; of `index` they read nothing.

@@ -12,22 +12,21 @@ constexpr char kPoison = -1;                                    // of NaN, in ev
 
 struct Region {
   uint64_t address, bytes;
+  uint64_t written;  // by kernels, and read by those after them
 };
 inline std::vector<Region> regions;  // that kernels may read
 
-inline void check_global(const void* from, size_t bytes) {
-  const auto at = reinterpret_cast<uint64_t>(from);
-  for (const Region& region : regions)
-    if (region.address <= at && at + bytes <= region.address + region.bytes) return;
-  fail("reads %zu bytes outside all tensors", bytes);
-}
-
 inline bool begins_early;  // the kernel, before what the one before it writes can be read
 
-// What other blocks or kernels write.
-inline void check_written(const void* from, size_t bytes) {
-  check_global(from, bytes);
-  if (begins_early && !me().waited) fail("reads before griddepcontrol.wait what the kernel before it writes");
+inline void check_global(const void* from, size_t bytes) {
+  const auto at = reinterpret_cast<uint64_t>(from);
+  for (const Region& region : regions) {
+    if (at < region.address || region.address + region.bytes < at + bytes) continue;
+    if (region.written && begins_early && !me().waited)
+      fail("reads before griddepcontrol.wait what the kernel before it writes");
+    return;
+  }
+  fail("reads %zu bytes outside all tensors", bytes);
 }
 
 // The shared memory of one block.

@@ -35,4 +35,11 @@ ATTNLOOM_DEVICE void wait_groups() {
   asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 }
 
+// Waits for the kernel before this one, where this one may begin earlier.
+ATTNLOOM_DEVICE void wait_for_kernel_before() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
 }  // namespace attnloom::cuda

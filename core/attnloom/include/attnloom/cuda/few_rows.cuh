@@ -87,7 +87,7 @@ struct FewRows {
     const auto ask = [&](const char* k_from, const char* v_from) {
       if (ahead != kNone) {
         const uint32_t k = shared_address(stage(warp(), to)), v = k + values_at();
-        if (first) place.template put_down<S>(unit.args, found[half]);
+        if (first) place.put_down(source, found[half]);
 #pragma unroll
         for (int i = 0; i < S::slices; i++) positions.note(ahead * kKeys + i * kSlice, noted_at(to) + i * kSlice);
         __syncwarp();
@@ -147,7 +147,7 @@ struct FewRows {
         }
         if (part == kNone) break;
       }
-      ask(source.keys(), source.values());
+      ask(S::keys_ahead ? first_keys : source.keys(), source.values());
       close_group();
       if (n < 0) continue;
       if constexpr (kStages == 1) {

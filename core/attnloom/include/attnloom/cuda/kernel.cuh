@@ -6,6 +6,7 @@
 
 #include "../host/ranges.h"
 #include "few_rows.cuh"
+#include "keys_ahead.cuh"
 #include "many_rows.cuh"
 #include "merge.cuh"
 #include "wgmma_rows.cuh"
@@ -145,6 +146,7 @@ __global__ __launch_bounds__(S::threads, S::blocks) void attention_kernel(const 
   asm volatile("griddepcontrol.launch_dependents;");
 #endif
   wait_groups<0>();
+  if constexpr (S::keys_ahead) wait_for_kernel_before();
   __syncthreads();
   const WorkerQueue& queue = shared.queue;
   for (;;) {
@@ -158,24 +160,42 @@ __global__ __launch_bounds__(S::threads, S::blocks) void attention_kernel(const 
   }
 }
 
+template <class S>
+constexpr int ahead_bytes() {
+  return kAheadWarps * S::KTile::bytes(kSlice);
+}
+
+// How many blocks transform keys ahead on a multiprocessor; readies the attention kernel after them too.
+template <class S, class V>
+cudaError_t find_blocks_ahead(int* blocks) {
+  if constexpr (kGoesAhead<S, V>) {
+    const cudaError_t status = cudaFuncSetAttribute(attention_kernel<WithKeysAhead<S>, WithoutKeyTransform<V>>,
+                                                    cudaFuncAttributeMaxDynamicSharedMemorySize, tile_bytes<S>());
+    if (status != cudaSuccess) return status;
+    return cudaOccupancyMaxActiveBlocksPerMultiprocessor(blocks, transform_keys_kernel<S, V>, 32 * kAheadWarps, ahead_bytes<S>());
+  }
+  return cudaSuccess;
+}
+
 // How many blocks of each kernel a device holds, and whether a kernel may begin there before the one before it has ended.
 struct Grid {
-  int status, attention, merge;
+  int status, attention, ahead, merge;
   bool overlaps;
 };
 
 template <class S, class V>
 Grid find_grid(int device) {
   Grid grid{};
-  int now = 0, processors = 0, blocks = 0, major = 0;
+  int now = 0, processors = 0, blocks = 0, ahead = 0, major = 0;
   const auto ok = [&grid](cudaError_t e) { return grid.status == 0 ? (grid.status = e) == cudaSuccess : false; };
   if (!ok(cudaGetDevice(&now)) || !ok(cudaSetDevice(device))) return grid;
   if (ok(cudaFuncSetAttribute(attention_kernel<S, V>, cudaFuncAttributeMaxDynamicSharedMemorySize, tile_bytes<S>())) &&
-      ok(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device)) &&
+      ok(find_blocks_ahead<S, V>(&ahead)) && ok(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device)) &&
       ok(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device)) &&
       ok(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, attention_kernel<S, V>, S::threads, tile_bytes<S>()))) {
     if (blocks == 0) grid.status = cudaErrorLaunchOutOfResources;
     grid.attention = processors * blocks;
+    grid.ahead = processors * ahead;
     grid.merge = processors * kMergeBlocks;
     grid.overlaps = major >= 9;
   }
@@ -194,6 +214,40 @@ Grid grid_of(int device) {
   return known[device];
 }
 
+// Launches a kernel, which may begin before the one before it has ended where it `overlaps`.
+template <class Params>
+cudaError_t launch(void (*kernel)(RunArgs, Params), int blocks, int threads, int bytes, cudaStream_t stream, bool overlaps,
+                   const RunArgs& args, const Params& params) {
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(blocks);
+  config.blockDim = dim3(threads);
+  config.dynamicSmemBytes = bytes;
+  config.stream = stream;
+  cudaLaunchAttribute early[1];
+  early[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early[0].val.programmaticStreamSerializationAllowed = 1;
+  config.attrs = early;
+  config.numAttrs = overlaps ? 1 : 0;
+  return cudaLaunchKernelEx(&config, kernel, args, params);
+}
+
+template <class S, class V>
+cudaError_t launch_attention(const RunArgs& args, const typename V::Params& params, const Grid& grid, cudaStream_t stream) {
+  if constexpr (kGoesAhead<S, V>) {
+    if (args.keys_ahead != nullptr) {
+      const cudaError_t status =
+          launch(transform_keys_kernel<S, V>, grid.ahead, 32 * kAheadWarps, ahead_bytes<S>(), stream, false, args, params);
+      if (status != cudaSuccess) return status;
+      RunArgs after = args;
+      after.k = {args.keys_ahead, 0, S::head_dim, 0};
+      return launch(attention_kernel<WithKeysAhead<S>, WithoutKeyTransform<V>>, args.num_workers, S::threads, tile_bytes<S>(),
+                    stream, grid.overlaps, after, params);
+    }
+  }
+  attention_kernel<S, V><<<args.num_workers, S::threads, tile_bytes<S>(), stream>>>(args, params);
+  return cudaGetLastError();
+}
+
 template <class Config, class V>
 int run(const RunArgs& args, cudaStream_t stream) {
   using S = Shape<Config>;
@@ -205,20 +259,9 @@ int run(const RunArgs& args, cudaStream_t stream) {
   if (before != args.device)
     if (const cudaError_t e = cudaSetDevice(args.device)) return e;
   const auto& params = *static_cast<const typename V::Params*>(args.params);
-  attention_kernel<S, V><<<args.num_workers, S::threads, tile_bytes<S>(), stream>>>(args, params);
-  cudaError_t status = cudaGetLastError();
-  if (status == cudaSuccess && args.merge_pass != 0) {
-    cudaLaunchConfig_t config{};
-    config.gridDim = dim3(grid.merge);
-    config.blockDim = dim3(32 * kMergeWarps);
-    config.stream = stream;
-    cudaLaunchAttribute early[1];
-    early[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    early[0].val.programmaticStreamSerializationAllowed = 1;
-    config.attrs = early;
-    config.numAttrs = grid.overlaps ? 1 : 0;
-    status = cudaLaunchKernelEx(&config, merge_kernel<S, V>, args, params);
-  }
+  cudaError_t status = launch_attention<S, V>(args, params, grid, stream);
+  if (status == cudaSuccess && args.merge_pass != 0)
+    status = launch(merge_kernel<S, V>, grid.merge, 32 * kMergeWarps, 0, stream, grid.overlaps, args, params);
   if (before != args.device) cudaSetDevice(before);
   return status;
 }

@@ -13,6 +13,7 @@ struct KeyTiles {
   static constexpr int kNone = Sight::kNone;
   static constexpr int kKeys = Tile::t_kv;
   static constexpr int kSlices = (kKeys / kSlice + S::warps - 1) / S::warps;  // of a warp
+  static constexpr int kRowBytes = S::head_dim * S::key_bytes;                // of a key
   // What is read for every tile stands in registers, where functors and the other tile class leave enough of them: shared
   // memory is slow behind copies.
   static constexpr bool kRoomy =
@@ -31,6 +32,7 @@ struct KeyTiles {
   const KeySite<V>& site;
   int next;               // the tile after the last whose keys were asked for
   Place places[kSlices];  // of `next`
+  FollowingRows<KTile, kRowBytes> ahead;  // keys that were transformed ahead
 
   ATTNLOOM_DEVICE char* k_tile(int i) const { return memory + i * KTile::bytes(kKeys); }
   ATTNLOOM_DEVICE char* v_tile(int i) const { return memory + 2 * KTile::bytes(kKeys) + i * VTile::bytes(kKeys); }
@@ -50,6 +52,10 @@ struct KeyTiles {
   ATTNLOOM_DEVICE void begin(const Route& route, const Sight& seen, bool listed) {
     if constexpr (kRoomy) this->route = route, this->seen = seen, this->listed = listed;
     next = seen.template next_tile<kKeys>(0);
+    if constexpr (S::keys_ahead) {
+      const int row = warp_id() * kSlice;
+      ahead = {route.base[0] + row * kRowBytes, shared_address(memory) + row * KTile::row_bytes};
+    }
     each_slice([&](int n, int row) { places[n].seek(route.trail, unit.item, key_of(row)); });
     look_up();
   }
@@ -66,8 +72,12 @@ struct KeyTiles {
     if (next != kNone)
       each_slice([&](int n, int row) {
         if (listed) positions.note(next * kKeys + row, noted_at(i) + row);
-        copy_rows<KTile, S::head_dim * S::key_bytes, 0>(route.base[0], found[n],
-                                                        shared_address(k_tile(i)) + row * KTile::row_bytes);
+        if constexpr (S::keys_ahead) {
+          const int beyond = n * S::warps * kSlice;  // the warp's first slice
+          ahead.copy((int64_t{next} * kKeys + beyond) * kRowBytes, i * KTile::bytes(kKeys) + beyond * KTile::row_bytes);
+        } else {
+          copy_rows<KTile, kRowBytes, 0>(route.base[0], found[n], shared_address(k_tile(i)) + row * KTile::row_bytes);
+        }
       });
     close_group();
   }

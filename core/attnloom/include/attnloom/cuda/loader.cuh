@@ -6,6 +6,12 @@
 
 namespace attnloom::cuda {
 
+// A stride of the cache in units of 16 bytes.
+template <class S>
+ATTNLOOM_DEVICE uint32_t stride_units(int64_t stride) {
+  return static_cast<uint32_t>(static_cast<uint64_t>(stride) * S::key_bytes / 16);
+}
+
 // Where the keys of an item lie, under one kv head.
 template <class S>
 struct Source {
@@ -21,8 +27,24 @@ struct Source {
     return static_cast<const char*>(level.indices) + at * (level.indices_are_64 ? 8 : 4);
   }
   ATTNLOOM_DEVICE bool wide() const { return index.levels[item.level].indices_are_64; }
-  ATTNLOOM_DEVICE const char* keys() const { return of_head(args.k); }
+  ATTNLOOM_DEVICE const char* keys() const {
+    if constexpr (S::keys_ahead) return keys_ahead() - int64_t{item.kv_offset} * S::head_dim * S::key_bytes;
+    else return of_head(args.k);
+  }
   ATTNLOOM_DEVICE const char* values() const { return of_head(args.v); }
+
+  // Where key 0 of the item's block row would lie among those that were transformed ahead.
+  ATTNLOOM_DEVICE const char* keys_ahead() const {
+    int row = item.level_row;
+    for (int level = 0; level < item.level; level++) row += index.levels[level].num_rows;
+    const int64_t slice = int64_t{head} * index.ahead[index.num_ahead].begin + index.ahead[row].begin - index.ahead[row].first;
+    return static_cast<const char*>(args.k.data) + slice * kSlice * S::head_dim * S::key_bytes;
+  }
+  // From a page of K to the next, in units of 16 bytes. Keys transformed ahead lie as if the pages of a row followed each other.
+  ATTNLOOM_DEVICE uint32_t stride_page() const {
+    if constexpr (S::keys_ahead) return index.page_size * stride_units<S>(args.k.stride_slot);
+    else return stride_units<S>(args.k.stride_page);
+  }
 
  private:
   ATTNLOOM_DEVICE const char* of_head(const CacheView& cache) const {
@@ -46,13 +68,8 @@ struct Trail {
   }
 };
 
-// A stride of the cache in units of 16 bytes.
-template <class S>
-ATTNLOOM_DEVICE uint32_t stride_units(int64_t stride) {
-  return static_cast<uint32_t>(static_cast<uint64_t>(stride) * S::key_bytes / 16);
-}
-
-// The way through the keys of a unit, for all its warps: where K (0) and V (1) begin, and strides in units of 16 bytes.
+// The way through the keys of a unit, for all its warps: where K (0) and V (1) begin, and strides in units of 16 bytes. Keys
+// that were transformed ahead begin with the block row's first.
 struct Route {
   Trail trail;
   const char* base[2];
@@ -63,7 +80,9 @@ struct Route {
   ATTNLOOM_DEVICE void find(const Source<S>& source, int step) {
     if (step == this->step) trail.pages = source.pages(), trail.wide = source.wide();
     else begin(source, step);
-    base[0] = source.keys(), base[1] = source.values();
+    if constexpr (S::keys_ahead) base[0] = source.keys_ahead();
+    else base[0] = source.keys();
+    base[1] = source.values();
   }
 
  private:
@@ -72,7 +91,7 @@ struct Route {
   ATTNLOOM_DEVICE void begin(const Source<S>& source, int step) {
     this->step = step;
     trail = Trail(source, step);
-    stride_page[0] = stride_units<S>(source.args.k.stride_page), stride_page[1] = stride_units<S>(source.args.v.stride_page);
+    stride_page[0] = source.stride_page(), stride_page[1] = stride_units<S>(source.args.v.stride_page);
     stride_slot[0] = stride_units<S>(source.args.k.stride_slot), stride_slot[1] = stride_units<S>(source.args.v.stride_slot);
   }
 };
@@ -125,14 +144,15 @@ struct Place {
 
   // Writes where key lane_id() % 16 of `slice` lies in K and in V.
   template <class S>
-  ATTNLOOM_DEVICE void put_down(const RunArgs& args, Slice& slice) const {
-    put<S, typename S::StoredKTile, 0>(slice, stride_units<S>(args.k.stride_page), stride_units<S>(args.k.stride_slot));
-    put<S, typename S::StoredVTile, 1>(slice, stride_units<S>(args.v.stride_page), stride_units<S>(args.v.stride_slot));
+  ATTNLOOM_DEVICE void put_down(const Source<S>& source, Slice& slice) const {
+    const CacheView &k = source.args.k, &v = source.args.v;
+    put<S, typename S::StoredKTile, 0>(slice, source.stride_page(), stride_units<S>(k.stride_slot));
+    put<S, typename S::StoredVTile, 1>(slice, stride_units<S>(v.stride_page), stride_units<S>(v.stride_slot));
   }
-  // The same for tiles KTile and VTile, half a warp each.
+  // The same for tiles KTile and VTile, half a warp each; keys that were transformed ahead follow each other.
   template <class S, class KTile, class VTile>
   ATTNLOOM_DEVICE void put_down(const Route& route, Slice& slice) const {
-    if (lane_id() < kSlice) put<S, KTile, 0>(slice, route.stride_page[0], route.stride_slot[0]);
+    if (lane_id() < kSlice && !S::keys_ahead) put<S, KTile, 0>(slice, route.stride_page[0], route.stride_slot[0]);
     else put<S, VTile, 1>(slice, route.stride_page[1], route.stride_slot[1]);
   }
 
@@ -140,8 +160,9 @@ struct Place {
   template <class S, class Tile, int Which>
   ATTNLOOM_DEVICE void put(Slice& slice, uint32_t stride_page, uint32_t stride_slot) const {
     constexpr int row_bytes = (Which ? S::head_dim_v : S::head_dim) * S::key_bytes;
+    const uint32_t of = Which == 0 && S::keys_ahead ? entry : static_cast<uint32_t>(page);
     slice.at[Which][Slice::place<Tile::template rows_at_a_time<row_bytes>()>(lane_id() % kSlice)] =
-        page >= 0 ? static_cast<uint32_t>(page) * stride_page + slot * stride_slot : kNowhere;
+        page >= 0 ? of * stride_page + slot * stride_slot : kNowhere;
   }
 };
 
@@ -186,6 +207,33 @@ ATTNLOOM_DEVICE void copy_rows(const char* base, const Slice& slice, uint32_t to
   }
 }
 
+// A way through rows that follow each other in memory, 16 at a time: where this lane's part of the first 16 lies, and goes.
+template <class Tile, int RowBytes>
+struct FollowingRows {
+  static constexpr int pieces = RowBytes / 16, all = kSlice * pieces, rows = 32 / pieces;
+  static constexpr bool even = 32 % pieces == 0 && Tile::swizzled;
+
+  const char* from;
+  uint32_t to;
+
+  FollowingRows() = default;
+  ATTNLOOM_DEVICE FollowingRows(const char* from, uint32_t to)
+      : from(from + lane_id() * 16), to(to + (even ? Tile::at(lane_id() / pieces, lane_id() % pieces) : 0)) {}
+
+  // Copies 16 rows that lie `bytes` further on, to where `bytes_to` leads.
+  ATTNLOOM_DEVICE void copy(int64_t bytes, uint32_t bytes_to) const {
+    const char* const first = from + bytes;
+    const uint32_t corner = to + bytes_to;
+#pragma unroll
+    for (int i = 0; i < (all + 31) / 32; i++) {
+      const int n = lane_id() + 32 * i;
+      if (all % 32 != 0 && n >= all) break;
+      if constexpr (even) copy_16((corner ^ (i * rows & 7) * 16) + i * rows * Tile::row_bytes, first + 512 * i, true);
+      else copy_16(corner + Tile::at(n / pieces, n % pieces), first + 512 * i, true);
+    }
+  }
+};
+
 // Asks for the keys, or values, of a slice as the cache stores them; `k` and `v` are where row 0 of it goes.
 template <class S, class... Policy>
 ATTNLOOM_DEVICE void copy_keys(const char* keys, const Slice& slice, uint32_t k, Policy... policy) {
@@ -201,6 +249,11 @@ struct Positions {
   const IndexView& index;
   const Item& item;
   const bool& listed;
+
+  static ATTNLOOM_DEVICE bool are_listed(const IndexView& index, const Item& item) {
+    const LevelView& level = index.levels[item.level];
+    return level.block_pos || (level.key_pos && level.key_pos_begin[item.level_row] >= 0);
+  }
 
   ATTNLOOM_DEVICE int last() const { return item.kv_end - 1; }
 

@@ -132,13 +132,6 @@ ATTNLOOM_DEVICE void merge_if_last(const Unit<S, V, R>& unit) {
   });
 }
 
-// Waits for the kernel before this one, where this one may begin earlier.
-ATTNLOOM_DEVICE void wait_for_partials() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
-
 template <class S, class V>
 __global__ __launch_bounds__(32 * kMergeWarps, kMergeBlocks) void merge_kernel(const __grid_constant__ RunArgs args,
                                                                  const __grid_constant__ typename V::Params params) {
@@ -148,7 +141,7 @@ __global__ __launch_bounds__(32 * kMergeWarps, kMergeBlocks) void merge_kernel(c
   const int entries = plan.fused_merge ? 0 : plan.num_merge, group = args.num_qo_heads / args.num_kv_heads;
   // What the plan says is known before the partial states are: only those are waited for.
   int first = 2 * (blockIdx.x * kMergeWarps + warp_id());
-  if (first >= entries) return wait_for_partials();
+  if (first >= entries) return wait_for_kernel_before();
   for (bool waited = false; first < entries; first += 2 * gridDim.x * kMergeWarps, waited = true) {
     const int second = first + lane_id() / kHalfWarp;
     const bool real = second < entries;
@@ -159,7 +152,7 @@ __global__ __launch_bounds__(32 * kMergeWarps, kMergeBlocks) void merge_kernel(c
     const int token = reinterpret_cast<const int32_t*>(base + plan.merge_token)[entry];
     const int head = reinterpret_cast<const int32_t*>(base + plan.merge_head)[entry];
     const Site site = query_site(index, index.token_request[token], token, head, group);
-    if (!waited) wait_for_partials();
+    if (!waited) wait_for_kernel_before();
     merge_row<S, V>(args, params, parts, listed, most, 0, token, site, real);
   }
 }

@@ -15,6 +15,7 @@ struct Shape : Config {
   static constexpr bool narrow = Config::kv == kE4M3 || Config::kv == kE5M2;
   static constexpr int key_bytes = narrow ? 1 : 2;
   static constexpr int slices = narrow ? 2 : 1;  // that a warp of few rows takes at a time
+  static constexpr bool keys_ahead = false;  // see keys_ahead.cuh
   static constexpr int threads = 32 * Config::warps;
   static constexpr int k_steps = Config::head_dim / 16;
   static constexpr int o_tiles = Config::head_dim_v / 8;

@@ -49,8 +49,7 @@ struct Unit {
     return int64_t{item.part_row} + static_cast<int64_t>(head - item.head0) * count;
   }
   ATTNLOOM_DEVICE bool listed() const {
-    const LevelView& level = index.levels[item.level];
-    return level.block_pos || (level.key_pos && level.key_pos_begin[item.level_row] >= 0);
+    return Positions::are_listed(index, item);
   }
   // Row r of the unit; past the last one, row 0.
   ATTNLOOM_DEVICE PackedRow<V> row(int r, bool by_position) const {
@@ -67,7 +66,7 @@ struct Unit {
     if (threadIdx.x != 96) return;
     const LevelView& level = index.levels[item.level];
     float scale = args.sm_scale / query_factor;
-    if constexpr (!V::has_key_transform) scale *= head_scale(args.k_scale, head);
+    if constexpr (!V::has_key_transform && !S::keys_ahead) scale *= head_scale(args.k_scale, head);
     const bool masked = level.mask_bits && level.mask_begin[item.level_row] >= 0;
     facts = {Units<V>(scale), listed, masked, V::has_kv_range && listed};
   }
