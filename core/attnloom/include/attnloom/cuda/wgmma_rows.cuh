@@ -54,7 +54,7 @@ struct WgmmaRows {
         unit.finish(last);
         const bool partial = unit.partial();
         if (!partial) {
-          __syncwarp();
+          __syncwarp();  // keeps the loads of the next line from moving up, where no registers are left for them
           unit.aim(goal, first_row(M - 1));
           here = onward();
         }
