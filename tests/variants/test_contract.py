@@ -93,6 +93,12 @@ def test_constants_must_be_constants(plugins, spec):
     assert "Bad::use_softmax must be `static constexpr bool use_softmax`" in complaint(plugins, spec)
 
 
+def test_lines_take_any_type_of_logit(plugins, spec):
+    code = f"struct Bad {{ static constexpr bool linear_in_distance = true; {LOGITS} }};"
+    plugins.add("bad", code, functors={"logits_transform"})
+    assert "Bad::linear_in_distance needs `template <class Params, class Logit>" in complaint(plugins, spec)
+
+
 def test_state_in_the_struct_is_refused(plugins, spec):
     plugins.add("bad", f"struct Bad {{ float calls; {LOGITS} }};", functors={"logits_transform"})
     assert "Bad must be an empty, default-constructible struct" in complaint(plugins, spec)

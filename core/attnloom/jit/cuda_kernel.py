@@ -159,7 +159,7 @@ class KernelConfig(TileClasses):
             narrow = self.kv_dtype in NARROW  # a warp takes two slices of them at a time
             keys, widths = (2 * _SLICE, [dim // 2 for dim in dims]) if narrow else (_SLICE, dims)
             stage = keys * sum(_row_bytes(width, tile.family) for width in widths)
-            return WARPS * max(stages * stage, tile.t_q * self.head_dim_v * 4)
+            return WARPS * max(stages * stage, tile.t_q * (self.head_dim_v * 4 + 8))
 
         return max(tile.t_q * _row_bytes(self.head_dim, tile.family) + keys_bytes(tile) for tile in self.tile_classes)
 

@@ -27,7 +27,7 @@ constexpr int extra_ranges() {
 
 template <class V, class P>
 constexpr bool asks_for_key() {
-  return defines_logits_mask<V> || (defines_logits_transform<V> && !attnloom::takes_logits<V, P>);
+  return defines_logits_mask<V> || (defines_logits_transform<V> && !attnloom::takes_any_logit<V, P>);
 }
 
 template <class V>
@@ -66,11 +66,15 @@ struct Composed {
   static constexpr bool use_softmax = (wants_softmax<typename Members::Variant>() && ...);
   static constexpr bool range_monotone = (detail::monotone<typename Members::Variant>() && ...);
   static constexpr bool range_head_uniform = (detail::head_uniform<typename Members::Variant>() && ...);
-  static constexpr bool takes_logits =
-      (attnloom::takes_logits<typename Members::Variant, detail::MemberParams<Params, Members>> || ...);
   // Whether the chain of a logit depends on which key it is of.
   static constexpr bool logits_by_key =
       (detail::asks_for_key<typename Members::Variant, detail::MemberParams<Params, Members>>() || ...);
+  // Whether all that becomes of logits is that a line of their row is added: see `line`.
+  static constexpr bool linear_in_distance =
+      has_logits_transform && !has_logits_mask &&
+      ((!defines_logits_transform<typename Members::Variant> || attnloom::linear_in_distance<typename Members::Variant>()) && ...);
+  // Whether what becomes of logits may be a curve: see `curve`.
+  static constexpr bool may_curve = use_softmax && has_logits_transform && !logits_by_key && !linear_in_distance;
   static constexpr int rotated_dims = (0 + ... + detail::rotated_dims<typename Members::Variant, detail::MemberParams<Params, Members>>());
   static constexpr int max_ranges =
       (1 + ... + detail::extra_ranges<typename Members::Variant, detail::MemberParams<Params, Members>>());
@@ -99,12 +103,19 @@ struct Composed {
     ((logit = logits_step<Members>(p, logit, site)), ...);
     return logit;
   }
-  // The same of several logits of a row, whose sites are site_of(0), ...
-  template <int N, class SiteOf>
-  static ATTNLOOM_FN Logits<N> logits_transform([[maybe_unused]] const Params& p, Logits<N> logits,
-                                                [[maybe_unused]] const SiteOf& site_of) {
-    ((logits = logits_step<Members>(p, logits, site_of)), ...);
-    return logits;
+  // What is added to the logits of the row of `site`, where `linear_in_distance`.
+  static ATTNLOOM_FN Line line([[maybe_unused]] const Params& p, [[maybe_unused]] Site site) {
+    site.distance = {std::numeric_limits<float>::quiet_NaN(), 0.0f};  // known for a pair alone
+    Line line{0.0f, 0.0f};
+    ((line = row_step<Members>(p, line, site)), ...);
+    return line;
+  }
+
+  // What becomes of the logits of the row of `site`, where `may_curve`.
+  static ATTNLOOM_FN Curve curve([[maybe_unused]] const Params& p, [[maybe_unused]] const Site& site) {
+    Curve curve{0.0f, 0.0f, 0.0f, inf};
+    ((curve = row_step<Members>(p, curve, site)), ...);
+    return curve;
   }
 
   // True where every mask keeps the pair.
@@ -159,20 +170,12 @@ struct Composed {
     if constexpr (defines_logits_transform<V>) return V{}.logits_transform(params_of<M>(p), logit, site);
     else return logit;
   }
-  template <class M, int N, class SiteOf>
-  static ATTNLOOM_FN Logits<N> logits_step([[maybe_unused]] const Params& p, const Logits<N>& logits,
-                                           [[maybe_unused]] const SiteOf& site_of) {
+  // Of all logits of a row as one: a Line or a Curve.
+  template <class M, class Row>
+  static ATTNLOOM_FN Row row_step([[maybe_unused]] const Params& p, const Row& row, [[maybe_unused]] const Site& site) {
     using V = typename M::Variant;
-    if constexpr (!defines_logits_transform<V>) return logits;
-    else if constexpr (attnloom::takes_logits<V, detail::MemberParams<Params, M>>)
-      return V{}.logits_transform(params_of<M>(p), logits, site_of(0));
-    else {
-      Logits<N> changed{.factor = 1.0f};
-      ATTNLOOM_LOOP
-      for (int i = 0; i < N; i++)
-        changed.at[i] = V{}.logits_transform(params_of<M>(p), logits.at[i] * logits.factor, site_of(i));
-      return changed;
-    }
+    if constexpr (defines_logits_transform<V>) return V{}.logits_transform(params_of<M>(p), row, site);
+    else return row;
   }
   template <class M>
   static ATTNLOOM_FN bool mask_step([[maybe_unused]] const Params& p, [[maybe_unused]] const Site& site) {

@@ -1,64 +1,60 @@
-// Several logits of one row: what kernels give functors that do not ask which keys they are of.
+// What becomes of all logits of a row as one: what kernels may give functors that take any type of logit.
 #pragma once
 #include "math.h"
 
 namespace attnloom {
 
-// `factor` times each of `at`.
-template <int N>
-struct Logits {
-  static_assert(N % 2 == 0);
+// A difference of positions as a float, which costs a device less than to subtract and convert them: what it is at the first
+// of a row's keys, and how much further a key is, a constant.
+struct Distance {
+  float first, onward;
 
-  float at[N];
-  float factor;
+  ATTNLOOM_FN operator float() const { return first + onward; }
 };
 
-namespace detail {
+// slope * distance.
+struct Bias {
+  float slope;
+  Distance distance;
 
-// The largest of numbers that are not negative, or a NaN.
-ATTNLOOM_FN float largest_of(float a, float b, float c) {
+  ATTNLOOM_FN operator float() const {
 #if defined(__CUDA_ARCH__)
-  return __int_as_float(__vimax3_s32(__float_as_int(a), __float_as_int(b), __float_as_int(c)));
+    return ::fmaf(slope, distance.onward, slope * distance.first);
 #else
-  return max(max(a, b), c);
+    return slope * static_cast<float>(distance);
 #endif
-}
-
-// Whether it holds for every lane that asks.
-ATTNLOOM_FN bool on_all_lanes(bool holds) {
-#if defined(__CUDA_ARCH__)
-  return __all_sync(__activemask(), holds);
-#else
-  return holds;
-#endif
-}
-
-}  // namespace detail
-
-// bound * tanh(x / bound) of each, bound > 0, absolute error 5e-7 * bound: by a polynomial where a warp's are within bound / 2.
-template <int N>
-ATTNLOOM_FN Logits<N> soft_clamp(const Logits<N>& x, float bound) {
-  const float ratio = x.factor / bound, scale = ratio * ratio;
-  float square[N], largest = 0.0f;
-  ATTNLOOM_LOOP
-  for (int i = 0; i < N; i++) square[i] = x.at[i] * x.at[i];
-  ATTNLOOM_LOOP
-  for (int i = 0; i < N; i += 2) largest = detail::largest_of(square[i], square[i + 1], largest);
-  Logits<N> clamped{.factor = 1.0f};
-  // Powers of a tiny scale are lost, which does no harm where what they multiply is small too.
-  if (detail::on_all_lanes(largest * scale <= (scale > 1e-12f ? 0.25f : 1e-6f))) {
-    const float c1 = x.factor * scale * -0.333264619f;
-    const float c2 = x.factor * scale * scale * 0.131858617f;
-    const float c3 = x.factor * scale * scale * scale * -0.0442292877f;
-    ATTNLOOM_LOOP
-    for (int i = 0; i < N; i++)
-      clamped.at[i] = x.at[i] * (((c3 * square[i] + c2) * square[i] + c1) * square[i] + x.factor);
-  } else {
-    const float steepness = 2.88539008f * ratio;
-    ATTNLOOM_LOOP
-    for (int i = 0; i < N; i++) clamped.at[i] = bound - 2.0f * bound * detail::logistic2(steepness * x.at[i]);
   }
-  return clamped;
+};
+ATTNLOOM_FN Bias operator*(float slope, Distance distance) { return {slope, distance}; }
+ATTNLOOM_FN Bias operator*(Distance distance, float slope) { return {slope, distance}; }
+ATTNLOOM_FN Bias operator-(Bias bias) { return {-bias.slope, bias.distance}; }
+
+// Logits x that become x + offset + slope * distance.
+struct Line {
+  float offset, slope;
+
+  friend ATTNLOOM_FN Line operator+(Line line, float bias) { return {line.offset + bias, line.slope}; }
+  friend ATTNLOOM_FN Line operator+(Line line, Bias bias) { return {line.offset, line.slope + bias.slope}; }
+  friend ATTNLOOM_FN Line operator-(Line line, float bias) { return line + -bias; }
+  friend ATTNLOOM_FN Line operator-(Line line, Bias bias) { return line + -bias; }
+};
+
+// Logits x that become x (1 + c3 x^2 + c5 x^4 + c7 x^6), no larger than x in magnitude and no smaller than 0.9 of it, where
+// |x| <= limit; with a limit below 0 nothing is known of them.
+struct Curve {
+  float c3, c5, c7, limit;
+
+  static ATTNLOOM_FN Curve unknown() { return {0.0f, 0.0f, 0.0f, -1.0f}; }
+  friend ATTNLOOM_FN Curve operator+(const Curve&, float) { return unknown(); }
+  friend ATTNLOOM_FN Curve operator-(const Curve&, float) { return unknown(); }
+};
+
+// bound * tanh(x / bound), bound > 0, absolute error 5e-7 * bound.
+ATTNLOOM_FN Curve soft_clamp(const Curve& x, float bound) {
+  const float a = 1.0f / bound, square = a * a;
+  const bool straight = x.c3 == 0.0f && x.limit == inf;
+  if (!straight || !(bound > 1e-6f)) return Curve::unknown();
+  return {-0.333264619f * square, 0.131858617f * square * square, -0.0442292877f * square * square * square, 0.5f * bound};
 }
 
 }  // namespace attnloom

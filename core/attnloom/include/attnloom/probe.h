@@ -13,7 +13,7 @@ namespace detail {
 
 struct AllNames {
   int query_transform, key_transform, value_transform, logits_transform, logits_mask, kv_range, row_init,
-      output_transform, use_softmax, range_monotone, range_head_uniform;
+      output_transform, use_softmax, range_monotone, range_head_uniform, linear_in_distance;
 };
 
 // `&Both<V>::name` is ambiguous exactly if V has a member of that name, whatever it is.
@@ -63,6 +63,7 @@ ATTNLOOM_PROBE(output_transform)
 ATTNLOOM_PROBE(use_softmax)
 ATTNLOOM_PROBE(range_monotone)
 ATTNLOOM_PROBE(range_head_uniform)
+ATTNLOOM_PROBE(linear_in_distance)
 #undef ATTNLOOM_PROBE
 
 #define ATTNLOOM_ROW_SIGNATURE(name)                                                                             \
@@ -78,14 +79,15 @@ ATTNLOOM_ROW_SIGNATURE(output_transform)
 
 // Of any type of logit.
 template <class V, class P>
-concept takes_logits = requires(const V v, const P& p, const Logits<4>& logits, const Site& site) {
-  { v.logits_transform(p, logits, site) } -> std::same_as<Logits<4>>;
+concept takes_any_logit = requires(const V v, const P& p, const Line& line, const Curve& curve, const Site& site) {
+  { v.logits_transform(p, line, site) } -> std::same_as<Line>;
+  { v.logits_transform(p, curve, site) } -> std::same_as<Curve>;
 };
 
 template <class V, class P>
 concept signature_logits_transform = requires(const V v, const P& p, const Site& site) {
   { v.logits_transform(p, 0.0f, site) } -> std::same_as<float>;
-} && (takes_logits<V, P> || requires(const V v, const P& p, const Site& site) {
+} && (takes_any_logit<V, P> || requires(const V v, const P& p, const Site& site) {
   { v.logits_transform(p, detail::ExactFloat{}, site) } -> std::same_as<float>;
 });
 
@@ -112,7 +114,14 @@ concept signature_row_init = requires(const V v, const P& p, const Site& site) {
 ATTNLOOM_CONSTANT_SIGNATURE(use_softmax)
 ATTNLOOM_CONSTANT_SIGNATURE(range_monotone)
 ATTNLOOM_CONSTANT_SIGNATURE(range_head_uniform)
+ATTNLOOM_CONSTANT_SIGNATURE(linear_in_distance)
 #undef ATTNLOOM_CONSTANT_SIGNATURE
+
+template <class V>
+constexpr bool linear_in_distance() {
+  if constexpr (defines_linear_in_distance<V>) return V::linear_in_distance;
+  else return false;
+}
 
 template <class V>
 constexpr bool wants_softmax() {
@@ -138,7 +147,11 @@ constexpr bool wants_softmax() {
   ATTNLOOM_CHECK_SIGNATURE(V, P, OWNER, output_transform, "void output_transform(const Params&, Row&, const Site&) const") \
   ATTNLOOM_CHECK_SIGNATURE(V, P, OWNER, use_softmax, "static constexpr bool use_softmax")                          \
   ATTNLOOM_CHECK_SIGNATURE(V, P, OWNER, range_monotone, "static constexpr bool range_monotone")                    \
-  ATTNLOOM_CHECK_SIGNATURE(V, P, OWNER, range_head_uniform, "static constexpr bool range_head_uniform")
+  ATTNLOOM_CHECK_SIGNATURE(V, P, OWNER, range_head_uniform, "static constexpr bool range_head_uniform")              \
+  ATTNLOOM_CHECK_SIGNATURE(V, P, OWNER, linear_in_distance, "static constexpr bool linear_in_distance")              \
+  static_assert(!attnloom::linear_in_distance<V>() || attnloom::takes_any_logit<V, P>,                                 \
+                OWNER ": " #V "::linear_in_distance needs `template <class Params, class Logit> Logit "               \
+                      "logits_transform(const Params&, Logit, const Site&) const`");
 
 #define ATTNLOOM_CHECK_SIGNATURE(V, P, OWNER, name, wanted) \
   static_assert(!attnloom::defines_##name<V> || attnloom::signature_##name<V, P>, OWNER ": " #V "::" #name " must be `" wanted "`");

@@ -5,7 +5,7 @@
 //   template <class Params, class Row> void value_transform(const Params&, Row&, const Site&) const
 //   template <class Params>            float logits_transform(const Params&, float logit, const Site&) const
 //     or, where it does not matter which key, template <class Params, class Logit> with `Logit logit`, and returning Logit:
-//     a kernel may give it several of a row, attnloom::Logits, and the site of the first
+//     a kernel may ask once what becomes of all logits of a row; see logits.h for what can be done with these
 //   template <class Params>            bool logits_mask(const Params&, const Site&) const        true keeps the pair
 //   template <class Params>            Range kv_range(const Params&, const Site&) const          or Ranges; of kv_pos
 //   template <class Params>            RowInit row_init(const Params&, const Site&) const
@@ -13,6 +13,7 @@
 //   static constexpr bool use_softmax        false: the transformed logit is the weight
 //   static constexpr bool range_monotone     the ends of kv_range never decrease as q_pos grows
 //   static constexpr bool range_head_uniform kv_range does not depend on the head
+//   static constexpr bool linear_in_distance logits_transform, of any type of logit, adds numbers and multiples of site.distance
 //   template <class Params> static constexpr int rotated_dims   elements that row.rotate turns: kernels lay keys out for it
 //
 // each marked ATTNLOOM_FN and pure: a functor may run more than once for a pair, and for pairs that a mask hides.
@@ -28,22 +29,6 @@
 #include "tensor_ref.h"
 
 namespace attnloom {
-
-// A difference of positions as a float, which costs a device less than to subtract and convert them: what it is at the first
-// of a row's keys, and how much further a key is, a constant.
-struct Distance {
-  float first, onward;
-
-  ATTNLOOM_FN operator float() const { return first + onward; }
-
-  friend ATTNLOOM_FN float operator*(float slope, Distance distance) {
-#if defined(__CUDA_ARCH__)
-    return ::fmaf(slope, distance.onward, slope * distance.first);
-#else
-    return slope * static_cast<float>(distance);
-#endif
-  }
-};
 
 // Where a functor is called. Indices are ordinals in the request; positions say where a token sits in its sequence.
 // key_transform and value_transform see q_index = -1, q_pos = 0 and qo_head = -1; query_transform, output_transform,

@@ -15,13 +15,16 @@ struct FewRows {
 
   const Unit<S, V, R>& unit;
   char* memory;  // queries, then the stages of each warp
-  float* md;     // [warps][t_q][2]
   int* noted;    // [warps][stages][keys of a part] listed positions
   Slice* found;  // [2], of this warp: where the keys lie that are copied next
 
   ATTNLOOM_DEVICE int warp() const { return warp_id(); }
   ATTNLOOM_DEVICE char* stage(int of_warp, int i) const {
     return memory + Tile::q_bytes + of_warp * Tile::warp_bytes + i * Tile::stage_bytes;
+  }
+  // m and d of row `r` of a warp, behind its O~.
+  ATTNLOOM_DEVICE float2& md(int of_warp, int r) const {
+    return reinterpret_cast<float2*>(stage(of_warp, 0) + Tile::o_bytes)[r];
   }
   ATTNLOOM_DEVICE int* noted_at(int i) const { return noted + (warp() * kStages + i) * kKeys; }
   ATTNLOOM_DEVICE static uint32_t values_at() { return kKeys * S::StoredKTile::row_bytes; }
@@ -170,9 +173,11 @@ struct FewRows {
     const SliceTransforms<V> transforms{unit.params, key_site, pairs.positions, first, noted};
     float s[M][kKeys / 8][4];
     multiply_stored_keys<S>(s, q, at, transforms);
-    score<S, V>(s, pairs, unit.rows, unit.facts.units, 0, first, noted, !pairs.masked && seen.sees_all(first, first + kKeys));
     Weights<M, kKeys / 8> p;
-    weigh<S, V, OperandTypes<S, V>::values>(s, p, state, step);
+    const Units<V>& units = unit.facts.units;
+    weigh<S, V, OperandTypes<S, V>::values>(s, p, state, read<V, M>(pairs, unit.rows, units, 0, first), pairs, unit.rows, units, 0, first,
+                                            noted, !pairs.masked && seen.sees_all(first, first + kKeys))
+        .apply(state.o);
     multiply_stored_values<S>(state.o, p, at + values_at(), transforms, seen);
   }
 
@@ -204,7 +209,7 @@ struct FewRows {
         if (16 * i + 8 * h >= unit.count) continue;
         const int r = 16 * i + 8 * h + lane_id() / 4;
         lay_row(o, state.o[i], h, r);
-        if (lane_id() % 4 == 0) *reinterpret_cast<float2*>(md + 2 * (warp() * Tile::t_q + r)) = {state.m[i][h], state.d[i][h]};
+        if (lane_id() % 4 == 0) md(warp(), r) = {state.m[i][h], state.d[i][h]};
       }
     __syncthreads();
     unit.by_half_warps([&](int r, bool real) { join_row(r, real, units); });
@@ -215,11 +220,11 @@ struct FewRows {
     float weight[S::warps];
     State whole{kLowest, 0.0f};
 #pragma unroll
-    for (int w = 0; w < S::warps; w++) whole.m = fmaxf(whole.m, md[2 * (w * Tile::t_q + r)]);
+    for (int w = 0; w < S::warps; w++) whole.m = fmaxf(whole.m, md(w, r).x);
 #pragma unroll
     for (int w = 0; w < S::warps; w++) {
-      weight[w] = V::use_softmax ? exp2((md[2 * (w * Tile::t_q + r)] - whole.m) * units.step) : 1.0f;
-      whole.d += weight[w] * md[2 * (w * Tile::t_q + r) + 1];
+      weight[w] = V::use_softmax ? exp2((md(w, r).x - whole.m) * units.step) : 1.0f;
+      whole.d += weight[w] * md(w, r).y;
     }
     Row<Map> row;
 #pragma unroll

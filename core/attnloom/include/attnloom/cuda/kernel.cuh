@@ -27,7 +27,6 @@ struct Shared {
   Route route;
   Seen<R::slots> seen[S::warps][4];
   Slice found[S::warps][S::larger(2, (S::max_t_kv / kSlice + S::warps - 1) / S::warps)];
-  float md[S::warps * 32 * 2];
   int noted[S::larger(S::warps * S::stages * S::slices * kSlice, 2 * S::max_t_kv)];
 };
 
@@ -100,7 +99,7 @@ template <int C, class S, class V, class R>
 ATTNLOOM_DEVICE void run_unit(const Unit<S, V, R>& unit, Shared<S, V>& shared, char* memory) {
   using Tile = Class<S, C>;
   const int warp = warp_id();
-  if constexpr (Tile::split_keys) FewRows<S, V, C, R>{unit, memory, shared.md, shared.noted, shared.found[warp]}.run();
+  if constexpr (Tile::split_keys) FewRows<S, V, C, R>{unit, memory, shared.noted, shared.found[warp]}.run();
   else if constexpr (Tile::wgmma)
     WgmmaRows<S, V, C, R>{unit, memory, shared.noted, shared.route, shared.found[warp], shared.seen[warp]}.run(
         Onward<C, S, V>{unit.args, shared});

@@ -17,7 +17,7 @@ struct KeyTiles {
   // What is read for every tile stands in registers, where functors and the other tile class leave enough of them: shared
   // memory is slow behind copies.
   static constexpr bool kRoomy =
-      Tile::wgmma && Class<S, 0>::m_tiles == 1 && !V::has_logits_transform && !V::has_logits_mask && !V::has_key_transform;
+      Tile::wgmma && Class<S, 0>::m_tiles == 1 && !V::has_logits_mask && !V::may_curve && !V::has_key_transform;
   template <class T>
   using Kept = std::conditional_t<kRoomy, T, const T&>;
 
@@ -57,7 +57,7 @@ struct KeyTiles {
       ahead = {route.base[0] + row * kRowBytes, shared_address(memory) + row * KTile::row_bytes};
     }
     each_slice([&](int n, int row) { places[n].seek(route.trail, unit.item, key_of(row)); });
-    look_up();
+    look_up(route.trail, seen);
   }
   // Notes where the keys of `next` lie, for the warp, once it has read where those before lay.
   ATTNLOOM_DEVICE void put_down() const {
@@ -84,11 +84,14 @@ struct KeyTiles {
   // Asks for the values of `next`, and goes on.
   ATTNLOOM_DEVICE void ask_values(int i) {
     if (next != kNone) {
+      // Read before the copies are asked for, behind which shared memory is slow.
+      const Trail trail = route.trail;
+      const Sight sight = seen;
       each_slice([&](int n, int row) {
         copy_rows<VTile, S::head_dim_v * S::key_bytes, 1>(route.base[1], found[n],
                                                           shared_address(v_tile(i)) + row * VTile::row_bytes);
       });
-      step();
+      step(trail, sight);
     }
     close_group();
   }
@@ -120,18 +123,18 @@ struct KeyTiles {
     return static_cast<int>(static_cast<uint32_t>(next) * kKeys) + row + lane_id() % kSlice;
   }
 
-  ATTNLOOM_DEVICE void step() {
+  ATTNLOOM_DEVICE void step(const Trail& trail, const Sight& sight) {
     const int before = next;
-    next = seen.template next_tile<kKeys>(before + 1);
+    next = sight.template next_tile<kKeys>(before + 1);
     each_slice([&](int n, int row) {
-      if (next == before + 1) places[n].step(route.trail);
-      else places[n].seek(route.trail, unit.item, key_of(row));
+      if (next == before + 1) places[n].step(trail);
+      else places[n].seek(trail, unit.item, key_of(row));
     });
-    look_up();
+    look_up(trail, sight);
   }
 
-  ATTNLOOM_DEVICE void look_up() {
-    each_slice([&](int n, int row) { places[n].look_up(route.trail, seen.sees(key_of(row))); });
+  ATTNLOOM_DEVICE void look_up(const Trail& trail, const Sight& sight) {
+    each_slice([&](int n, int row) { places[n].look_up(trail, sight.sees(key_of(row))); });
   }
 };
 

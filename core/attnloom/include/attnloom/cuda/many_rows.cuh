@@ -71,9 +71,9 @@ struct ManyRows {
         if (busy) {
           float s[M][kStep / 8][4];
           multiply_keys<S, S::T>(s, q, KeyOperands<S>(shared_address(keys.k_tile(turn)) + part * kStep * S::KTile::row_bytes));
-          score<S, V>(s, pairs, unit.rows, units, first_row(), first, keys.noted_at(turn) + part * kStep,
-                      !pairs.masked && mine.sees_all(first, first + kStep));
-          weigh<S, V>(s, p, state, step);
+          weigh<S, V>(s, p, state, read<V, M>(pairs, unit.rows, units, first_row(), first), pairs, unit.rows, units, first_row(), first,
+                      keys.noted_at(turn) + part * kStep, !pairs.masked && mine.sees_all(first, first + kStep))
+              .apply(state.o);
         }
         if (part == 0) {
           wait_groups<1>();

@@ -25,6 +25,7 @@ struct PackedRow {
   int token, place;          // `place`: of the token in its block row, for the packed mask
   Site site;                 // of no key
   int lo[slots], hi[slots];  // visible keys, clipped to the item; positions where `by_position`
+  Line line;                 // where logits become linear in distance
 
   // Row r of the item under `head`.
   ATTNLOOM_DEVICE PackedRow(const IndexView& index, const typename V::Params& params, const Item& item, uint32_t r, int head,
@@ -36,6 +37,7 @@ struct PackedRow {
     const int request = item.request >= 0 ? item.request : index.token_request[token];
     site = query_site(index, request, token, head * group + (r - t * group), group);
     find_ranges(params, item, by_position);
+    if constexpr (V::linear_in_distance) line = V::line(params, site);
   }
 
  private:
@@ -72,6 +74,7 @@ struct Rows {
   int place[N];
   uint32_t q_at[N];  // where the query row lies, in units of 16 bytes
   int lo[slots][N], hi[slots][N];
+  Line line[V::linear_in_distance ? N : 1];
 
   ATTNLOOM_DEVICE Site site(int r, int kv_head) const {
     return {request[r], qo_head[r], kv_head, q_index[r], -1, q_pos[r], -1, qo_len[r], kv_len[r]};
@@ -88,6 +91,7 @@ struct Rows {
     kv_len[r] = row.site.kv_len;
 #pragma unroll
     for (int s = 0; s < slots; s++) lo[s][r] = row.lo[s], hi[s][r] = row.hi[s];
+    if constexpr (V::linear_in_distance) line[r] = row.line;
   }
 };
 

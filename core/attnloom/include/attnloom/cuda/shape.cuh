@@ -43,9 +43,10 @@ struct Class {
   // Beside a second class the compiler runs out of registers for them.
   static constexpr bool q_in_registers = S::one_class && m_tiles * S::k_steps <= 8;
 
-  // Of one warp: a stage; all stages, or the O~ that takes their place at the end.
+  // Of one warp: a stage; all stages, or the O~, m and d that take their place at the end.
   static constexpr int stage_bytes = S::slices * kSlice * (S::StoredKTile::row_bytes + S::StoredVTile::row_bytes);
-  static constexpr int warp_bytes = S::larger(S::stages * stage_bytes, t_q * S::head_dim_v * 4);
+  static constexpr int o_bytes = t_q * S::head_dim_v * 4;
+  static constexpr int warp_bytes = S::larger(S::stages * stage_bytes, o_bytes + t_q * 8);
   using QTile = std::conditional_t<wgmma, Blocked<S::head_dim, t_q>, typename S::QTile>;
   using KTile = std::conditional_t<wgmma, Blocked<S::head_dim, t_kv>, typename S::KTile>;
   using VTile = std::conditional_t<wgmma, Blocked<S::head_dim_v, t_kv>, typename S::VTile>;

@@ -16,7 +16,7 @@ struct WgmmaRows {
   static constexpr int kKeys = Tile::t_kv;
 
   // Whether units follow each other here: O~ of one stays in registers while the next begins, where enough of them are left.
-  static constexpr bool kFollow = !S::narrow && Class<S, 0>::split_keys;
+  static constexpr bool kFollow = !S::narrow && Class<S, 0>::split_keys && !V::linear_in_distance;
 
   using Scores = float[1][kKeys / 8][4];
 
@@ -190,13 +190,12 @@ struct WgmmaRows {
   ATTNLOOM_DEVICE void weigh_rows(Scores& s, Weights<1, kKeys / 8>& p, State16<S, V, 1>& state, int i, int tile,
                                   View view, const Pairs<V>& pairs, const int* noted) const {
     const Units<V> units = unit.facts.units;
+    const auto reading = read<V, 1>(pairs, unit.rows, units, first_row(i), tile * kKeys);
     wait_products<1>();
     settle(s[0]);
     Rescale<1> rescale{};
     if (view.some) {
-      score<S, V>(s, pairs, unit.rows, units, first_row(i), tile * kKeys, noted, view.all);
-      if constexpr (V::use_softmax) rescale = follow<S, V>(s, state, units.step);
-      take_weights<S, V>(s, p, state, units.step);
+      rescale = weigh<S, V>(s, p, state, reading, pairs, unit.rows, units, first_row(i), tile * kKeys, noted, view.all);
     } else {
       clear(p);
     }

@@ -39,7 +39,12 @@ ATTNLOOM_FN void score_row(const RunArgs& args, const typename V::Params& params
     if (begin >= end) continue;
     fill(s, done, begin, kHidden<V>);
     done = end;
-    if constexpr (V::has_logits_transform || V::has_logits_mask) {
+    if constexpr (V::linear_in_distance) {
+      const Line line = V::line(params, rows.site[i]);
+      const int q_pos = rows.site[i].q_pos;
+      ATTNLOOM_LOOP
+      for (int j = begin; j < end; j++) s[j] += line.offset + line.slope * static_cast<float>(at.pos[j] - q_pos);
+    } else if constexpr (V::has_logits_transform || V::has_logits_mask) {
       const Site row = rows.site[i];
       const int first_index = item.kv_start + at.begin;
       ATTNLOOM_LOOP

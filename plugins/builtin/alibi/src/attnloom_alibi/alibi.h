@@ -3,8 +3,10 @@
 #include <attnloom/variant.h>
 
 struct Alibi {
-  template <class Params>
-  ATTNLOOM_FN float logits_transform(const Params& p, float logit, const attnloom::Site& site) const {
+  static constexpr bool linear_in_distance = true;
+
+  template <class Params, class Logit>
+  ATTNLOOM_FN Logit logits_transform(const Params& p, Logit logit, const attnloom::Site& site) const {
     return logit + p.slopes(site.qo_head) * site.distance;
   }
 };

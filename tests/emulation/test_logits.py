@@ -1,0 +1,126 @@
+"""What kernels make of logits that become lines or curves: any slope, cap and scale, wherever the keys stand."""
+
+from __future__ import annotations
+
+import attnloom
+import numpy as np
+import pytest
+import torch
+from attnloom import TensorParam, Variant
+from emulation.bench import AMPERE, HOPPER, KERNELS
+from gpu.bench import SPECS
+
+LINES = {
+    "alibi": (AMPERE, "alibi", {"dtype": "float16"}),
+    "wgmma_alibi": (HOPPER, "alibi", {}),
+}
+CURVES = {"soft_cap": (AMPERE, "soft_cap", {"dtype": "float16"}), "wgmma_soft_cap": (HOPPER, "soft_cap", {})}
+REQUESTS = [(1, 330), (70, 300), (3, 2), (1, 0)]
+SLOPES = np.float32([0, -0.004, 0.06, 0.3, 0.8, 4, -0.7, 1e-6])
+
+
+@pytest.fixture(autouse=True)
+def _kernels(monkeypatch):
+    for name, kernel in {**LINES, **CURVES}.items():
+        monkeypatch.setitem(KERNELS, name, kernel)
+
+
+def scaled(monkeypatch, kernel, sm_scale):
+    """The name of a kernel whose spec has that scale."""
+    arch, name, changes = KERNELS[kernel]
+    monkeypatch.setitem(KERNELS, f"{kernel} {sm_scale}", (arch, name, {**changes, "sm_scale": sm_scale}))
+    return f"{kernel} {sm_scale}"
+
+
+@pytest.mark.parametrize("sm_scale", (0.125, 1e-5, 0.0, -0.3))
+@pytest.mark.parametrize("kernel", LINES)
+def test_lines(bench, rng, monkeypatch, kernel, sm_scale):
+    wrapper = bench.wrapper(scaled(monkeypatch, kernel, sm_scale))
+    index, host, data = bench.batch(rng, wrapper.spec, REQUESTS)
+    bench.check(wrapper, index, host, data, params={"alibi.slopes": torch.from_numpy(SLOPES)})
+
+
+@pytest.mark.parametrize("kernel", LINES)
+def test_lines_of_listed_keys(bench, rng, kernel):
+    wrapper = bench.wrapper(kernel)
+    tables = rng.permutation(60).astype(np.int32).reshape(3, 20)
+    parents = [[-1, 0, 0, 1, 1, 2, 5], [-1, 0, 1, 2], [-1, -1, 0]]
+    build = attnloom.storage_format("tree_attention").build_index
+    index = build([7, 4, 3], [150, 4, 60], 16, parents=parents, block_tables=tables)
+    bench.check(wrapper, index, index, bench.tensors(rng, wrapper.spec, index, 60))
+
+
+TILTED = """
+#pragma once
+#include <attnloom/variant.h>
+
+struct Tilted {
+  static constexpr bool use_softmax = false;
+  static constexpr bool linear_in_distance = true;
+
+  template <class Params, class Logit>
+  ATTNLOOM_FN Logit logits_transform(const Params& p, Logit logit, const attnloom::Site& site) const {
+    return logit - site.distance * p.slopes(site.qo_head) + 0.25f * site.qo_head;
+  }
+};
+"""
+TILTED_REFERENCE = """
+import numpy as np
+
+class Tilted:
+    use_softmax = False
+
+    def logits_transform(self, p, x, site):
+        return x - p.slopes[site.qo_head] * (site.kv_pos - site.q_pos) + 0.25 * site.qo_head
+"""
+
+
+@pytest.mark.parametrize("arch", (AMPERE, HOPPER))
+def test_lines_that_are_weights(bench, rng, make_package, monkeypatch, arch):
+    package = make_package(f"tilted_{arch}", {"tilted.h": TILTED, "reference.py": TILTED_REFERENCE})
+    variant = Variant(
+        name="tilted",
+        struct="Tilted",
+        header="tilted.h",
+        package=package,
+        functors=("logits_transform",),
+        use_softmax=False,
+        params=[TensorParam("slopes", shape=("num_qo_heads",), dtype="float32")],
+        reference=f"{package}.reference:Tilted",
+    )
+    slopes = np.linspace(-0.02, 0.03, 8, dtype=np.float32)
+    spec = {"variants": [variant, "causal"], "head_dim": 64, "params": {"tilted.slopes": slopes}}
+    monkeypatch.setitem(SPECS, "tilted", spec)
+    monkeypatch.setitem(KERNELS, f"tilted_{arch}", (arch, "tilted", {}))
+    wrapper = bench.wrapper(f"tilted_{arch}")
+    index, host, data = bench.batch(rng, wrapper.spec, [(1, 60), (66, 70)])
+    bench.check(wrapper, index, host, data, scale=20.0)
+
+
+@pytest.mark.parametrize("cap", (0.5, 5.0, 60.0))
+@pytest.mark.parametrize("sm_scale", (0.125, 1e-5, 0.0, -0.3))
+@pytest.mark.parametrize("kernel", CURVES)
+def test_curves(bench, rng, monkeypatch, kernel, sm_scale, cap):
+    """Some rows near the cap and beyond, others far from it, in one tile."""
+    wrapper = bench.wrapper(scaled(monkeypatch, kernel, sm_scale))
+    index, host, data = bench.batch(rng, wrapper.spec, REQUESTS)
+    steps = torch.linspace(0, 6, data.q.shape[0]).view(-1, 1, 1)
+    data.q.copy_(data.q * steps)
+    data.dq.copy_(data.q)
+    bench.check(wrapper, index, host, data, params={"soft_cap.cap": cap}, scale=2.0)
+
+
+@pytest.mark.parametrize("cap", (60.0, 4000.0))
+@pytest.mark.parametrize("kernel", CURVES)
+def test_curves_beside_hidden_keys(bench, rng, kernel, cap):
+    """A row's m follows what it sees alone, and logits as they are on the curve, not as they were before."""
+    wrapper = bench.wrapper(kernel)
+    index, host, data = bench.batch(rng, wrapper.spec, [(70, 70), (5, 64)])
+    shape, dtype = data.q.shape, data.q.dtype
+    data.q.copy_(torch.ones(shape, dtype=dtype))
+    data.dq.copy_(data.q)
+    table = index.levels[0].indices.ravel()
+    for page in table[table < len(data.k)]:
+        slots = torch.arange(16).view(-1, 1, 1) + 16 * (page % 5)
+        data.k[page] = ((slots - 40) * (cap / 1280)).to(dtype).expand(data.k[page].shape)
+    bench.check(wrapper, index, host, data, params={"soft_cap.cap": cap}, scale=2.0)
