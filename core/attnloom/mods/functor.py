@@ -15,6 +15,7 @@ from attnloom.mods import checks
 from attnloom.mods.captures import Captures
 from attnloom.mods.descriptor import POSITIONAL, SITE_ARGUMENTS, extra_arguments
 from attnloom.mods.errors import Refusal, refuse
+from attnloom.mods.linear import added_line
 from attnloom.mods.lower import Lowered, lower
 from attnloom.mods.ranges import Inferred, Region, infer, sorted_flag
 from attnloom.mods.reference import ModsReference
@@ -30,6 +31,7 @@ _SITE = {
     "kv_idx": Scalar("site.kv_pos", torch.int32),
     **{name: Scalar(f"site.{name}", torch.int32, nonnegative=True) for name in SITE_ARGUMENTS},
 }
+_LINEAR = "  static constexpr bool linear_in_distance = true;\n\n"
 _SCALARS = {float: torch.float32, int: torch.int32, bool: torch.bool}
 
 
@@ -122,6 +124,12 @@ def _score(score: Lowered) -> str:
     if (bound := saturation_bound(score)) is not None:
         return _function(
             "Logit logits_transform", "Logit score, ", [], f"attnloom::soft_clamp(score, {bound})", ", class Logit"
+        )
+    if (line := added_line(score)) is not None:
+        slope = score.text(line.slope, torch.float32)
+        bias = f"{slope if line.sign > 0 else f'-({slope})'} * site.distance"
+        return _LINEAR + _function(
+            "Logit logits_transform", "Logit score, ", score.body([line.slope]), f"score + {bias}", ", class Logit"
         )
     return _function(
         "float logits_transform", "float score, ", score.body([score.returned]), _result(score, torch.float32)

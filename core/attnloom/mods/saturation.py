@@ -1,4 +1,4 @@
-"""`cap * tanh(score / cap)` as a whole: what Gemma 2 and Grok-1 cap their logits with, several of them at once."""
+"""`cap * tanh(score / cap)` as a whole: what Gemma 2 and Grok-1 cap their logits with."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ from attnloom.mods.types import literal
 def saturation_bound(score: Lowered) -> str | None:
     """The C++ text of `|cap|` where a score_mod is `cap * tanh(score / cap)`, its cap a number or a float parameter."""
     product = score.returned
-    if not _is_call(product, "mul"):
+    if not is_call(product, "mul"):
         return None
     for curve, cap in (product.args, reversed(product.args)):
-        if _is_call(curve, "tanh") and _is_call(curve.args[0], "div"):
+        if is_call(curve, "tanh") and is_call(curve.args[0], "div"):
             divided, by = curve.args[0].args
             if score.arguments.get(divided) == "score" and _same(cap, by):
                 return _bound(score, cap)
     return None
 
 
-def _is_call(node, name: str) -> bool:
+def is_call(node, name: str) -> bool:
+    """Whether a node, or a number, is the plain call of the operation `name`."""
     return getattr(node, "op", None) == "call_function" and op_name(node) == name and not node.kwargs
 
 
