@@ -126,7 +126,6 @@ struct FewRows {
     State16<S, V, M> state;
     state.clear();
     KeySite<V> key_site;
-    float step;
     int at = 0;  // the stage to use next
 #pragma unroll 1
     for (int n = kStages == 1 ? 0 : 2 - kStages;; n++) {
@@ -146,7 +145,6 @@ struct FewRows {
           }
           q.take(shared_address(memory), 0);
           key_site = unit.key_site();
-          step = units.step;
         }
         if (part == kNone) break;
       }
@@ -157,7 +155,7 @@ struct FewRows {
         wait_groups<0>();
         __syncwarp();
       }
-      attend(q, state, step, pairs, key_site, seen, part * kKeys, stage(warp(), at), noted_at(at));
+      attend(q, state, pairs, key_site, seen, part * kKeys, stage(warp(), at), noted_at(at));
       if constexpr (kStages == 1) __syncwarp();
       part = part_after(seen, part);
       at = at + 1 == kStages ? 0 : at + 1;
@@ -168,7 +166,7 @@ struct FewRows {
   }
 
   template <class Q>
-  ATTNLOOM_DEVICE void attend(const Q& q, State16<S, V, M>& state, float step, const Pairs<V>& pairs,
+  ATTNLOOM_DEVICE void attend(const Q& q, State16<S, V, M>& state, const Pairs<V>& pairs,
                               const KeySite<V>& key_site, const Seen<slots>& seen, int first, char* at, const int* noted) {
     const SliceTransforms<V> transforms{unit.params, key_site, pairs.positions, first, noted};
     float s[M][kKeys / 8][4];

@@ -20,6 +20,12 @@ struct KeyTiles {
       Tile::wgmma && Class<S, 0>::m_tiles == 1 && !V::has_logits_mask && !V::may_curve && !V::has_key_transform;
   template <class T>
   using Kept = std::conditional_t<kRoomy, T, const T&>;
+  // What stands for `x` until `begin` reads it: others may still write it.
+  template <class T>
+  static ATTNLOOM_DEVICE Kept<T> kept(const T& x) {
+    if constexpr (kRoomy) return {};
+    else return x;
+  }
 
   const Unit<S, V, R>& unit;
   char* memory;  // two tiles of K, two tiles of V

@@ -50,7 +50,6 @@ struct ManyRows {
     Queries<S, M, Tile::q_in_registers> q;
     q.take(shared_address(memory), first_row());
     const Units<V>& units = unit.facts.units;
-    const float step = units.step;
     const Pairs<V> pairs{unit.params, item, positions, unit.head, unit.facts.masked, unit.facts.by_position};
     State16<S, V, M> state;
     state.clear();

@@ -36,7 +36,8 @@ struct WgmmaRows {
     const Positions positions{unit.index, unit.item, unit.facts.listed};
     const Pairs<V> pairs{unit.params, unit.item, positions, unit.head, unit.facts.masked, unit.facts.by_position};
     KeySite<V> key_site;
-    Keys keys{unit, memory + Tile::q_bytes, noted, found, route, whole(), unit.facts.listed, positions, key_site};
+    Keys keys{unit,     memory + Tile::q_bytes, noted, found, Keys::kept(route), Keys::kept(whole()), Keys::kept(unit.facts.listed),
+              positions, key_site};
     State16<S, V, 1> state[M];
     State16<S, V, 1>& last = state[M - 1];
     Weights<1, kKeys / 8> p[M];
