@@ -101,7 +101,7 @@ def build_kernels(
             path = shipped.add(output, unit, artifact, toolchain.isa)
         print(f"{unit.name}: {how}, {path}{_spills(resources.get(artifact.path, ()))}")
     if output is not None:
-        print(f"set ATTNLOOM_SHIPPED={output} where these are to be used")
+        print(f"set ATTNLOOM_SHIPPED={output.resolve()} where these are to be used")
 
 
 def _instructions(toolchain) -> str:

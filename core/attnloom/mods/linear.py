@@ -33,7 +33,7 @@ def added_line(score: Lowered) -> AddedLine | None:
         product, sign = first, 1
     else:
         return None
-    if not is_call(product, "mul"):
+    if not is_call(product, "mul") or str(product.meta["val"].dtype) != "torch.float32":
         return None
     for slope, distance in (product.args, reversed(product.args)):
         direction = _direction(score, distance)

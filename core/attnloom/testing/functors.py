@@ -35,6 +35,10 @@ _HEAD = """
 namespace {
 using attnloom::Site;
 Site at(const Site* sites, int64_t i) { return sites[i]; }
+Site of_no_key(Site site) {
+  site.kv_index = site.kv_pos = -1;
+  return site;
+}
 }
 """
 
@@ -54,6 +58,14 @@ ATTNLOOM_EXPORT void logits_transform_@(const Params* p, float* x, int64_t n, co
                     s.q_pos, s.kv_pos, s.qo_len, s.kv_len, s.distance};
     x[i] = Variant::logits_transform(*p, x[i], site);
   }
+}
+ATTNLOOM_EXPORT void line_@(const Params* p, attnloom::Line* lines, int64_t n, const Site* sites) {
+  if constexpr (Variant::linear_in_distance)
+    for (int64_t i = 0; i < n; i++) lines[i] = Variant::line(*p, of_no_key(at(sites, i)));
+}
+ATTNLOOM_EXPORT void curve_@(const Params* p, attnloom::Curve* curves, int64_t n, const Site* sites) {
+  if constexpr (Variant::may_curve)
+    for (int64_t i = 0; i < n; i++) curves[i] = Variant::curve(*p, of_no_key(at(sites, i)));
 }
 ATTNLOOM_EXPORT void logits_mask_@(const Params* p, uint8_t* keep, int64_t n, const Site* sites) {
   for (int64_t i = 0; i < n; i++) keep[i] = Variant::logits_mask(*p, at(sites, i));
@@ -77,11 +89,18 @@ ATTNLOOM_EXPORT void row_init_@(const Params* p, float* md, int64_t n, const Sit
 }
 ATTNLOOM_EXPORT int32_t fact_@(int32_t which) {
   const int32_t facts[] = {Variant::max_ranges, Variant::range_monotone, Variant::range_head_uniform,
-                           Variant::use_softmax, Variant::has_kv_range, Variant::has_logits_mask};
+                           Variant::use_softmax, Variant::has_kv_range, Variant::has_logits_mask,
+                           Variant::linear_in_distance, Variant::may_curve};
   return facts[which];
 }
 }
 """
+
+
+_FACTS = (
+    "max_ranges", "range_monotone", "range_head_uniform", "use_softmax", "has_kv_range", "has_logits_mask",
+    "linear_in_distance", "may_curve",
+)  # fmt: skip
 
 
 @frozen(kw_only=True)
@@ -162,8 +181,7 @@ class CompiledFunctors:
         self.params = composition.resolve(params)
         self._library = _build([composition], debug) if library is None else library
         self._number = number
-        names = ("max_ranges", "range_monotone", "range_head_uniform", "use_softmax", "has_kv_range", "has_logits_mask")
-        self.facts = {name: self._function("fact")(i) for i, name in enumerate(names)}
+        self.facts = {name: self._function("fact")(i) for i, name in enumerate(_FACTS)}
 
     def _function(self, name: str):
         return getattr(self._library, f"{name}_{self._number}")
@@ -175,6 +193,14 @@ class CompiledFunctors:
     def logits(self, x: np.ndarray, sites: SimpleNamespace) -> np.ndarray:
         """`logits_transform` over `x` float32 [n]."""
         return self._call("logits_transform", np.array(x, np.float32), sites)
+
+    def lines(self, sites: SimpleNamespace) -> np.ndarray:
+        """What is added to logits of each site where that is `linear_in_distance`: offset and slope, float32 [n, 2]."""
+        return self._call("line", np.zeros((len(sites.request), 2), np.float32), sites)
+
+    def curves(self, sites: SimpleNamespace) -> np.ndarray:
+        """What becomes of logits of each site where that `may_curve`: c3, c5, c7 and their limit, float32 [n, 4]."""
+        return self._call("curve", np.zeros((len(sites.request), 4), np.float32), sites)
 
     def keeps(self, sites: SimpleNamespace) -> np.ndarray:
         """`logits_mask` of each site, bool [n]."""
@@ -286,8 +312,19 @@ def _check_logits(functor, compiled, chain, sites, rng, rtol) -> None:
     want = x.astype(np.float64)
     for transform, p in chain:
         want = transform(p, want, sites)
-    distance = np.abs(sites.kv_pos - sites.q_pos)
-    _assert_near(functor, compiled.logits(x, sites), want, rtol * (np.abs(x) + np.abs(want) + distance))
+    distance = sites.kv_pos - sites.q_pos
+    bound = rtol * (np.abs(x) + np.abs(want) + np.abs(distance))
+    _assert_near(functor, compiled.logits(x, sites), want, bound)
+    if compiled.facts["linear_in_distance"]:
+        offset, slope = compiled.lines(sites).astype(np.float64).T
+        told = "linear_in_distance says that only numbers and multiples of site.distance are added, and these"
+        _assert_near(told, x + offset + slope * distance, want, bound)
+    if compiled.facts["may_curve"]:
+        c3, c5, c7, limit = compiled.curves(sites).astype(np.float64).T
+        square = np.where(np.abs(x) <= limit, np.float64(x) ** 2, 0)
+        curved = x * (1 + square * (c3 + square * (c5 + square * c7)))
+        on_curve = np.abs(x) <= limit
+        _assert_near("the curve of all logits", curved[on_curve], want[on_curve], bound[on_curve])
 
 
 def _check_mask(functor, compiled, chain, sites, rng, rtol) -> None:

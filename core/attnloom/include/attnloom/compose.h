@@ -25,9 +25,11 @@ constexpr int extra_ranges() {
   else return 0;
 }
 
+// A line is of the keys' places: beside a transform that is none, a kernel has to tell them apart.
 template <class V, class P>
 constexpr bool asks_for_key() {
-  return defines_logits_mask<V> || (defines_logits_transform<V> && !attnloom::takes_any_logit<V, P>);
+  return defines_logits_mask<V> ||
+         (defines_logits_transform<V> && (!attnloom::takes_any_logit<V, P> || attnloom::linear_in_distance<V>()));
 }
 
 template <class V>
@@ -66,13 +68,13 @@ struct Composed {
   static constexpr bool use_softmax = (wants_softmax<typename Members::Variant>() && ...);
   static constexpr bool range_monotone = (detail::monotone<typename Members::Variant>() && ...);
   static constexpr bool range_head_uniform = (detail::head_uniform<typename Members::Variant>() && ...);
-  // Whether the chain of a logit depends on which key it is of.
-  static constexpr bool logits_by_key =
-      (detail::asks_for_key<typename Members::Variant, detail::MemberParams<Params, Members>>() || ...);
   // Whether all that becomes of logits is that a line of their row is added: see `line`.
   static constexpr bool linear_in_distance =
       has_logits_transform && !has_logits_mask &&
       ((!defines_logits_transform<typename Members::Variant> || attnloom::linear_in_distance<typename Members::Variant>()) && ...);
+  // Whether the chain of a logit depends on which key it is of, other than as `line` says.
+  static constexpr bool logits_by_key = !linear_in_distance &&
+      (detail::asks_for_key<typename Members::Variant, detail::MemberParams<Params, Members>>() || ...);
   // Whether what becomes of logits may be a curve: see `curve`.
   static constexpr bool may_curve = use_softmax && has_logits_transform && !logits_by_key && !linear_in_distance;
   static constexpr int rotated_dims = (0 + ... + detail::rotated_dims<typename Members::Variant, detail::MemberParams<Params, Members>>());
@@ -112,7 +114,8 @@ struct Composed {
   }
 
   // What becomes of the logits of the row of `site`, where `may_curve`.
-  static ATTNLOOM_FN Curve curve([[maybe_unused]] const Params& p, [[maybe_unused]] const Site& site) {
+  static ATTNLOOM_FN Curve curve([[maybe_unused]] const Params& p, [[maybe_unused]] Site site) {
+    site.distance = {std::numeric_limits<float>::quiet_NaN(), 0.0f};  // known for a pair alone
     Curve curve{0.0f, 0.0f, 0.0f, inf};
     ((curve = row_step<Members>(p, curve, site)), ...);
     return curve;
