@@ -27,6 +27,8 @@ __global__ void probe(Variant::Params p, float* x, int* flags, Site site) {
   Variant::value_transform(p, values, site);
   Variant::output_transform(p, values, site);
   for (float one : storage) *x++ = Variant::logits_transform(p, one, site);
+  if constexpr (Variant::linear_in_distance) *x++ = Variant::line(p, site).slope;
+  if constexpr (Variant::may_curve) *x++ = Variant::curve(p, site).limit;
   const auto set = Variant::kv_range(p, site);
   flags[0] = Variant::logits_mask(p, site) && set.contains(site.kv_pos);
   const auto init = Variant::row_init(p, site);

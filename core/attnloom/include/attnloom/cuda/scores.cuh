@@ -99,8 +99,8 @@ struct CurveReading : PlainReading<V, M> {
         Curve curve = V::curve(pairs.params, rows.site(first_row + 16 * i + 8 * h + lane_id() / 4, pairs.kv_head));
         // Powers of small numbers would be lost: near 0 a curve is straight, to 4e-7.
         if (fabsf(curve.c3) * square < 1e-11f) curve = {0.0f, 0.0f, 0.0f, 0.002f * curve.limit};
-        if (units.scaled) curve.limit = -1.0f;
         of[i][h] = {curve.c3 * cubed, curve.c5 * (square * cubed), curve.c7 * (square * square * cubed), curve.limit};
+        if (units.scaled || !(fabsf(of[i][h].c7) < inf)) of[i][h].limit = -1.0f;
       }
   }
 
