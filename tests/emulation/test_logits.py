@@ -6,7 +6,7 @@ import attnloom
 import numpy as np
 import pytest
 import torch
-from attnloom import TensorParam, Variant
+from attnloom import Param, TensorParam, Variant
 from emulation.bench import AMPERE, HOPPER, KERNELS
 from gpu.bench import SPECS
 
@@ -124,3 +124,47 @@ def test_curves_beside_hidden_keys(bench, rng, kernel, cap):
         slots = torch.arange(16).view(-1, 1, 1) + 16 * (page % 5)
         data.k[page] = ((slots - 40) * (cap / 1280)).to(dtype).expand(data.k[page].shape)
     bench.check(wrapper, index, host, data, params={"soft_cap.cap": cap}, scale=2.0)
+
+
+LOW = """
+#pragma once
+#include <attnloom/variant.h>
+
+struct Low {
+  template <class Params>
+  ATTNLOOM_FN float logits_transform(const Params& p, float logit, const attnloom::Site& site) const {
+    return site.kv_pos >= 150 ? logit : p.low;
+  }
+};
+"""
+LOW_REFERENCE = """
+import numpy as np
+
+class Low:
+    def logits_transform(self, p, x, site):
+        return np.where(site.kv_pos >= 150, x, p.low)
+"""
+
+
+@pytest.mark.parametrize("dtype", ("float16", "bfloat16"))
+@pytest.mark.parametrize("arch", (AMPERE, HOPPER))
+def test_masks_of_finite_logits(bench, rng, make_package, monkeypatch, arch, dtype):
+    """Tiles of nothing but very low logits come first, and leave no trace."""
+    package = make_package(f"low_{arch}_{dtype}", {"low.h": LOW, "reference.py": LOW_REFERENCE})
+    variant = Variant(
+        name="low",
+        struct="Low",
+        header="low.h",
+        package=package,
+        functors=("logits_transform",),
+        params=[Param("low", float)],
+        reference=f"{package}.reference:Low",
+    )
+    monkeypatch.setitem(
+        SPECS, "low", {"variants": [variant], "head_dim": 64, "dtype": dtype, "params": {"low.low": -1.0}}
+    )
+    monkeypatch.setitem(KERNELS, f"low_{arch}_{dtype}", (arch, "low", {}))
+    wrapper = bench.wrapper(f"low_{arch}_{dtype}", num_workers=1)
+    for low in (-1e4, -1e9, -1e20, -3.3e38):
+        index, host, data = bench.batch(rng, wrapper.spec, [(1, 300), (70, 300)])
+        bench.check(wrapper, index, host, data, params={"low.low": low})

@@ -107,7 +107,7 @@ struct Composed {
   }
   // What is added to the logits of the row of `site`, where `linear_in_distance`.
   static ATTNLOOM_FN Line line([[maybe_unused]] const Params& p, [[maybe_unused]] Site site) {
-    site.distance = {std::numeric_limits<float>::quiet_NaN(), 0.0f};  // known for a pair alone
+    site.distance = {attnloom::nan, 0.0f};  // known for a pair alone
     Line line{0.0f, 0.0f};
     ((line = row_step<Members>(p, line, site)), ...);
     return line;
@@ -115,7 +115,7 @@ struct Composed {
 
   // What becomes of the logits of the row of `site`, where `may_curve`.
   static ATTNLOOM_FN Curve curve([[maybe_unused]] const Params& p, [[maybe_unused]] Site site) {
-    site.distance = {std::numeric_limits<float>::quiet_NaN(), 0.0f};  // known for a pair alone
+    site.distance = {attnloom::nan, 0.0f};  // known for a pair alone
     Curve curve{0.0f, 0.0f, 0.0f, inf};
     ((curve = row_step<Members>(p, curve, site)), ...);
     return curve;

@@ -11,6 +11,7 @@
 namespace attnloom {
 
 inline constexpr float inf = std::numeric_limits<float>::infinity();
+inline constexpr float nan = std::numeric_limits<float>::quiet_NaN();
 
 ATTNLOOM_FN float abs(float x) { return ::fabsf(x); }
 

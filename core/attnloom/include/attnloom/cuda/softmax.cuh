@@ -105,7 +105,12 @@ ATTNLOOM_DEVICE Rescale<M> follow(const float (&s)[M][N][4], const Reading& read
 #pragma unroll
           for (int e = 2 * h; e < 2 * h + 2; e++) top = fmaxf(top, reading.logit(i, h, s[i][t][e], 8 * t + e % 2));
         const float m = quad_max(top), before = state.m[i][h];
-        if ((m - before) * step > Span<T>::most) state.m[i][h] = m - Span<T>::usual / step;
+        if ((m - before) * step > Span<T>::most) {
+          const float next = m - Span<T>::usual / step;
+          // Of large m the product with `step` is rounded by more than weights have powers of two: rather none than infinite.
+          const bool beyond = fmaf(m, step, -(next * step)) > Span<T>::most;
+          state.m[i][h] = beyond ? next + fabsf(next) * 2.4e-7f : next;
+        }
         rescale.alpha[i][h] = exp2((before - state.m[i][h]) * step);
         state.d[i][h] *= rescale.alpha[i][h];
       }
