@@ -87,6 +87,8 @@ def test_without_ranges_every_position_is_visible(plugins, spec):
         "use_softmax": 1,
         "has_kv_range": 0,
         "has_logits_mask": 0,
+        "linear_in_distance": 0,
+        "may_curve": 1,
     }
 
 
