@@ -25,6 +25,21 @@ def _kernels(monkeypatch):
         monkeypatch.setitem(KERNELS, name, kernel)
 
 
+def logits_variant(make_package, struct, text, reference, **fields):
+    """A variant in a package of its own."""
+    name = struct.lower()
+    package = make_package(name, {"variant.h": text, "reference.py": reference})
+    return Variant(
+        name=name,
+        struct=struct,
+        header="variant.h",
+        package=package,
+        functors=("logits_transform",),
+        reference=f"{package}.reference:{struct}",
+        **fields,
+    )
+
+
 def scaled(monkeypatch, kernel, sm_scale):
     """The name of a kernel whose spec has that scale."""
     arch, name, changes = KERNELS[kernel]
@@ -75,21 +90,16 @@ class Tilted:
 """
 
 
+@pytest.fixture(scope="module")
+def tilted(make_package):
+    slopes = TensorParam("slopes", shape=("num_qo_heads",), dtype="float32")
+    return logits_variant(make_package, "Tilted", TILTED, TILTED_REFERENCE, use_softmax=False, params=[slopes])
+
+
 @pytest.mark.parametrize("arch", (AMPERE, HOPPER))
-def test_lines_that_are_weights(bench, rng, make_package, monkeypatch, arch):
-    package = make_package(f"tilted_{arch}", {"tilted.h": TILTED, "reference.py": TILTED_REFERENCE})
-    variant = Variant(
-        name="tilted",
-        struct="Tilted",
-        header="tilted.h",
-        package=package,
-        functors=("logits_transform",),
-        use_softmax=False,
-        params=[TensorParam("slopes", shape=("num_qo_heads",), dtype="float32")],
-        reference=f"{package}.reference:Tilted",
-    )
+def test_lines_that_are_weights(bench, rng, tilted, monkeypatch, arch):
     slopes = np.linspace(-0.02, 0.03, 8, dtype=np.float32)
-    spec = {"variants": [variant, "causal"], "head_dim": 64, "params": {"tilted.slopes": slopes}}
+    spec = {"variants": [tilted, "causal"], "head_dim": 64, "params": {"tilted.slopes": slopes}}
     monkeypatch.setitem(SPECS, "tilted", spec)
     monkeypatch.setitem(KERNELS, f"tilted_{arch}", (arch, "tilted", {}))
     wrapper = bench.wrapper(f"tilted_{arch}")
@@ -146,25 +156,18 @@ class Low:
 """
 
 
+@pytest.fixture(scope="module")
+def low(make_package):
+    return logits_variant(make_package, "Low", LOW, LOW_REFERENCE, params=[Param("low", float)])
+
+
 @pytest.mark.parametrize("dtype", ("float16", "bfloat16"))
 @pytest.mark.parametrize("arch", (AMPERE, HOPPER))
-def test_masks_of_finite_logits(bench, rng, make_package, monkeypatch, arch, dtype):
+def test_masks_of_finite_logits(bench, rng, low, monkeypatch, arch, dtype):
     """Tiles of nothing but very low logits come first, and leave no trace."""
-    package = make_package(f"low_{arch}_{dtype}", {"low.h": LOW, "reference.py": LOW_REFERENCE})
-    variant = Variant(
-        name="low",
-        struct="Low",
-        header="low.h",
-        package=package,
-        functors=("logits_transform",),
-        params=[Param("low", float)],
-        reference=f"{package}.reference:Low",
-    )
-    monkeypatch.setitem(
-        SPECS, "low", {"variants": [variant], "head_dim": 64, "dtype": dtype, "params": {"low.low": -1.0}}
-    )
+    monkeypatch.setitem(SPECS, "low", {"variants": [low], "head_dim": 64, "dtype": dtype, "params": {"low.low": -1.0}})
     monkeypatch.setitem(KERNELS, f"low_{arch}_{dtype}", (arch, "low", {}))
     wrapper = bench.wrapper(f"low_{arch}_{dtype}", num_workers=1)
-    for low in (-1e4, -1e9, -1e20, -3.3e38):
+    for logit in (-1e4, -1e9, -1e20, -3.3e38):
         index, host, data = bench.batch(rng, wrapper.spec, [(1, 300), (70, 300)])
-        bench.check(wrapper, index, host, data, params={"low.low": low})
+        bench.check(wrapper, index, host, data, params={"low.low": logit})

@@ -31,7 +31,6 @@ _SITE = {
     "kv_idx": Scalar("site.kv_pos", torch.int32),
     **{name: Scalar(f"site.{name}", torch.int32, nonnegative=True) for name in SITE_ARGUMENTS},
 }
-_LINEAR = "  static constexpr bool linear_in_distance = true;\n\n"
 _SCALARS = {float: torch.float32, int: torch.int32, bool: torch.bool}
 
 
@@ -47,15 +46,18 @@ def lower_variant(variant: Variant) -> Variant:
     captures = Captures(tuple(functions.values()), set(declared))
     lowered = {kind: _lowered(variant, kind, function, declared, captures) for kind, function in functions.items()}
     functors: dict[str, str] = {}
+    facts: list[str] = []
     inferred = Inferred(None, ())
     if "score_mod" in lowered:
-        functors["logits_transform"] = _score(lowered["score_mod"])
+        functors["logits_transform"], linear = _score(lowered["score_mod"])
+        facts += ["linear_in_distance"] * linear
     if "mask_mod" in lowered:
         mask = lowered["mask_mod"]
         _check_mask(mask)
         inferred = infer(mask)
         if inferred.region is not None:
             functors["kv_range"] = _range(mask, inferred)
+            facts += ["range_monotone"] * inferred.region.monotone + ["range_head_uniform"] * inferred.head_uniform
             inferred = attrs.evolve(inferred, reads=frozenset(re.findall(r"\bp\.(\w+)", functors["kv_range"])))
         if inferred.residual or inferred.region is None:
             functors["logits_mask"] = _mask(mask, inferred)
@@ -65,7 +67,7 @@ def lower_variant(variant: Variant) -> Variant:
         mods=None,
         functors=functors,
         params=_with_facts(params, inferred),
-        text=_text(variant, functors, inferred),
+        text=_text(variant, facts, functors),
         reference=functools.partial(ModsReference, functions, tuple(declared), captures.tensors()),
         check=functools.partial(
             checks.check, variant.name, tuple(sorted(inferred.region.checks if inferred.region else ()))
@@ -120,20 +122,17 @@ def _check_mask(mask: Lowered) -> None:
         )  # fmt: skip
 
 
-def _score(score: Lowered) -> str:
+def _score(score: Lowered) -> tuple[str, bool]:
+    """The functor, and whether it is `linear_in_distance`."""
+    any_logit = functools.partial(_function, "Logit logits_transform", "Logit score, ", types=", class Logit")
     if (bound := saturation_bound(score)) is not None:
-        return _function(
-            "Logit logits_transform", "Logit score, ", [], f"attnloom::soft_clamp(score, {bound})", ", class Logit"
-        )
+        return any_logit([], f"attnloom::soft_clamp(score, {bound})"), False
     if (line := added_line(score)) is not None:
         slope = score.text(line.slope, torch.float32)
         bias = f"{slope if line.sign > 0 else f'-({slope})'} * site.distance"
-        return _LINEAR + _function(
-            "Logit logits_transform", "Logit score, ", score.body([line.slope]), f"score + {bias}", ", class Logit"
-        )
-    return _function(
-        "float logits_transform", "float score, ", score.body([score.returned]), _result(score, torch.float32)
-    )
+        return any_logit(score.body([line.slope]), f"score + {bias}"), True
+    body, result = score.body([score.returned]), _result(score, torch.float32)
+    return _function("float logits_transform", "float score, ", body, result), False
 
 
 def _result(lowered: Lowered, dtype: torch.dtype) -> str:
@@ -171,12 +170,9 @@ def _function(head: str, argument: str, statements: list[str], result: str, type
     return f"  template <class Params{types}>\n  ATTNLOOM_FN {head}({arguments}) const {{\n{body}\n  }}\n"
 
 
-def _text(variant: Variant, functors: dict[str, str], inferred: Inferred) -> str:
-    constants = []
-    if inferred.region is not None:
-        facts = {"range_monotone": inferred.region.monotone, "range_head_uniform": inferred.head_uniform}
-        constants = [f"  static constexpr bool {name} = true;\n" for name, holds in facts.items() if holds]
-    members = "\n".join(["".join(constants), *functors.values()] if constants else functors.values())
+def _text(variant: Variant, facts: list[str], functors: dict[str, str]) -> str:
+    constants = "".join(f"  static constexpr bool {fact} = true;\n" for fact in facts)
+    members = "\n".join([constants, *functors.values()] if constants else functors.values())
     return (
         "#include <attnloom/mods.h>\n#include <attnloom/region.h>\n\nnamespace attnloom::mods::variants {\n\n"
         f"struct {variant.struct.rpartition('::')[2]} {{\n{members}}};\n\n}}  // namespace attnloom::mods::variants\n"
