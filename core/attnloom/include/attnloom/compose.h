@@ -105,6 +105,7 @@ struct Composed {
     ((logit = logits_step<Members>(p, logit, site)), ...);
     return logit;
   }
+
   // What is added to the logits of the row of `site`, where `linear_in_distance`.
   static ATTNLOOM_FN Line line([[maybe_unused]] const Params& p, [[maybe_unused]] Site site) {
     site.distance = {attnloom::nan, 0.0f};  // known for a pair alone
