@@ -7,7 +7,7 @@ from ctypes import c_float, c_int32, c_int64, c_void_p
 
 from attnloom.index import MAX_LEVELS
 
-ARGS_ABI = 5
+ARGS_ABI = 6
 
 
 class LevelView(ctypes.Structure):
@@ -101,7 +101,7 @@ class RunArgs(ctypes.Structure):
         ("lse", c_void_p),
         ("lse_stride_token", c_int64),
         ("sm_scale", c_float),
-        ("reserved", c_float),
+        ("q_tokens", c_int32),
         ("k_scale", Scale),
         ("v_scale", Scale),
         ("params", c_void_p),

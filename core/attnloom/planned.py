@@ -1,7 +1,7 @@
 """One plan and the kernel arguments that refer to it.
 
-A wrapper has two, each with its planner (which keeps two plans, a composed and a single one): one in force, and one for
-the next batch, so that whatever fails on the way leaves the first whole.
+A wrapper has two of each of its kernels, each with its planner (which keeps two plans, a composed and a single one):
+one in force, and one for the next batch, so that whatever fails on the way leaves the first whole.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ class Planned:
         view = self.args.index
         self._ahead, self.keys_bytes, view.ahead = ahead, 0, None
         if ahead is not None:
-            self.keys_bytes = ahead.slots * self._key_bytes
+            self.keys_bytes = max(ahead.slots, 1) * self._key_bytes  # there is an address, if nothing behind it
             view.ahead, view.num_ahead = ahead.rows.ctypes.data, len(ahead.rows) - 1
 
     def _cost_of_rereading(self, index: ComposedIndex) -> float:
@@ -195,6 +195,28 @@ class Planned:
         args.params = bound.address
         args.k_scale, args.v_scale = scales
         self._pointed_to = wanted
+
+
+class Side:
+    """A kernel of a wrapper, with what plans for it need.
+
+    Attributes:
+        engine: that runs the kernel.
+        binding: the parameters of its plans.
+    """
+
+    def __init__(self, spec: AttentionSpec, engine):
+        self.engine, self.binding = engine, Binding(spec, engine)
+        self._spec = spec
+        self._plans = [Planned(spec, engine)]
+
+    def spare(self, in_force: Planned | None) -> Planned:
+        """A plan to make anew, other than the one in force."""
+        for planned in self._plans:
+            if planned is not in_force:
+                return planned
+        self._plans.append(Planned(self._spec, self.engine))
+        return self._plans[-1]
 
 
 class Binding:

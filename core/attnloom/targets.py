@@ -116,7 +116,13 @@ class CudaTarget:
         """The text of the kernel of a spec. Raises `UnsupportedError` for what no CUDA kernel does."""
         from attnloom.jit import cuda_kernel
 
-        return cuda_kernel.source(composition.source, self.config(spec, tiles))
+        config = self.config(spec, tiles)
+        if config.copiers and "value_transform" in composition.functors:
+            raise UnsupportedError(
+                f"{tiles.tall or tiles.short} with a value_transform: warps that copy for others do not transform "
+                "values; take a t_kv of 64"
+            )
+        return cuda_kernel.source(composition.source, config)
 
     def shipped(self, unit):
         """The library of `unit` that was built ahead of time, or none."""

@@ -12,11 +12,11 @@ import torch
 from attnloom import custom_op
 from attnloom.cache import cache_views, layout_hint
 from attnloom.dtypes import torch_dtype
-from attnloom.engines import open_engine
-from attnloom.errors import NotPlannedError, ParamError, PlanError, RunError
+from attnloom.engines import long, open_engine
+from attnloom.errors import CompileError, NotPlannedError, ParamError, PlanError, RunError
 from attnloom.index import ComposedIndex
 from attnloom.limits import Limits
-from attnloom.planned import Binding, Planned
+from attnloom.planned import Planned, Side
 from attnloom.scales import UNSCALED, scale_of
 from attnloom.spec import AttentionSpec
 from attnloom.workspace import Workspace
@@ -49,7 +49,8 @@ class AttentionWrapper:
 
     Attributes:
         spec, device, num_workers, workspace, name: what is in force.
-        kernel: the `attnloom.kernel.Kernel` that runs, with its tiles.
+        kernel: the `attnloom.kernel.Kernel` that runs, with its tiles. On Hopper a wrapper may have a second one, for
+            batches whose rows see many keys (`attnloom.engines.long`), which the first such plan opens.
 
     Raises:
         UnsupportedError: a device that is not there, or that no kernel runs on.
@@ -91,10 +92,10 @@ class AttentionWrapper:
         self.name = f"attention_{next(_numbers)}" if name is None else name
         self._out_dtype = torch_dtype(spec.out_dtype)
         self._byte_cache = torch_dtype(spec.kv_dtype) if spec.kv_dtype.startswith("float8") else None
-        self._binding = Binding(spec, self._engine)
+        self._usual = self._side = Side(spec, self._engine)
+        self._long: Side | None = None
         self._plan: Planned | None = None
         self._kv_lens = None
-        self._spare = Planned(spec, self._engine)
         self._busy = threading.Lock()
         custom_op.register(self)
 
@@ -129,15 +130,36 @@ class AttentionWrapper:
             if kv_lens is not None:
                 _check_lengths(kv_lens, index, self.device)
             self._engine.before_plan()
-            planned = self._spare
-            planned.bind(self._binding.bind(params))
+            side = self._side_of(index, kv_lens)
+            planned = side.spare(self._plan)
+            planned.bind(side.binding.bind(params))
             planned.plan(index, every_key=kv_lens is not None)
-            self._engine.seat(planned, self.workspace, kv_lens)
-            self._kv_lens = kv_lens
-            self._spare = self._plan or Planned(self.spec, self._engine)
-            self._plan = planned
+            if side is not self._side:
+                side.engine.follow(self._side.engine)
+            side.engine.seat(planned, self.workspace, kv_lens)
+            self._kv_lens, self._side, self._plan = kv_lens, side, planned
         finally:
             self._busy.release()
+
+    def _side_of(self, index: ComposedIndex, kv_lens) -> Side:
+        """The kernel for a batch: that which a captured graph holds, else the one that is faster."""
+        spec = self._engine.long_spec
+        if spec is None or self._engine.captured:
+            return self._usual
+        if self._long is not None and self._long.engine.captured:
+            return self._long
+        if kv_lens is not None or not long.is_long(index, self.spec.group):
+            return self._usual
+        if self._long is None:
+            try:
+                engine = open_engine(self.device, spec, self.limits, num_threads=None, num_workers=None)
+            except CompileError as error:  # no compiler, where the first kernel was built ahead of time
+                self.spec.plugin_set.warn_once(f"batches of long rows run on the wrapper's first kernel: {error}")
+                self._engine.long_spec = None
+                return self._usual
+            engine.adopt(self.workspace)
+            self._long = Side(spec, engine)
+        return self._long
 
     def workspace_size(self) -> int:
         """Bytes of workspace that the plan in force needs. Raises `NotPlannedError`."""
@@ -231,7 +253,7 @@ class AttentionWrapper:
                 for name, value in (("k_scale", k_scale), ("v_scale", v_scale))
             )
         planned.point_to(self.workspace, bound, scales)
-        self._engine.launch(planned, q, k, v, out, lse)
+        self._side.engine.launch(planned, q, k, v, out, lse)
 
     def _bytes(self, name: str, cache):
         if cache.dtype != self._byte_cache:

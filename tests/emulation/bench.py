@@ -16,6 +16,12 @@ from gpu.bench import Bench, make_spec
 
 AMPERE, HOPPER = "sm_80", "sm_90a"
 
+ONE_TEAM, TEAMS = (
+    {"tile": attnloom.TileChoice(short=attnloom.Tile(16, keys, "mma"), tall=attnloom.Tile(128, keys, "wgmma"))}
+    for keys in (64, 128)
+)
+"""Tiles for Hopper: of 64 keys, where all warps of a block do the same, and of 128, where it has two teams."""
+
 KERNELS = {
     "causal": (AMPERE, "causal", {}),
     "soft_cap": (AMPERE, "soft_cap", {}),
@@ -27,15 +33,21 @@ KERNELS = {
     "e4m3": (AMPERE, "e4m3", {"head_dim": 64}),
     "e5m2": (AMPERE, "e5m2", {}),
     "invariant": (AMPERE, "soft_cap", {"head_dim": 64, "batch_invariant": True}),
-    "wgmma": (HOPPER, "causal", {}),
-    "wgmma_plain": (HOPPER, "plain", {}),
-    "wgmma_d80": (HOPPER, "d80", {"dtype": "float16"}),
-    "wgmma_window": (HOPPER, "window", {"head_dim": 64}),
-    "wgmma_soft_cap": (HOPPER, "soft_cap", {}),
-    "wgmma_capped_alibi": (HOPPER, "capped_alibi", {}),
-    "wgmma_e4m3_rope": (HOPPER, "e4m3_rope", {}),
+    "wgmma": (HOPPER, "causal", ONE_TEAM),
+    "wgmma_plain": (HOPPER, "plain", ONE_TEAM),
+    "wgmma_window": (HOPPER, "window", {"head_dim": 64, **ONE_TEAM}),
+    "wgmma_e4m3_rope": (HOPPER, "e4m3_rope", ONE_TEAM),
+    "teams": (HOPPER, "causal", TEAMS),
+    "teams_plain": (HOPPER, "plain", TEAMS),
+    "teams_d80": (HOPPER, "d80", {"dtype": "float16", **TEAMS}),
+    "teams_window": (HOPPER, "window", {"variants": ["sliding_window", "sinks"], "head_dim": 64, **TEAMS}),
+    "teams_soft_cap": (HOPPER, "soft_cap", TEAMS),
+    "teams_capped_alibi": (HOPPER, "capped_alibi", TEAMS),
 }
 """Of each kernel the architecture, the spec of `tests/gpu`, and what is changed in it."""
+
+AHEAD = {"teams_rope": (HOPPER, "window", {"head_dim": 64, **TEAMS})}
+"""Those whose keys are transformed ahead in every run."""
 
 
 class EmulationBench(Bench):
@@ -45,11 +57,11 @@ class EmulationBench(Bench):
 
     def _compile(self):
         with ThreadPoolExecutor(os.cpu_count()) as pool:
-            list(pool.map(_open_kernel, KERNELS.values()))
+            list(pool.map(_open_kernel, [*KERNELS.values(), *AHEAD.values()]))
 
     def wrapper(self, kernel, *, num_workers=7, headers=(), **options):
         """A wrapper of a kernel; folders of `headers` are looked at before those that ship."""
-        arch, name, changes = KERNELS[kernel]
+        arch, name, changes = {**KERNELS, **AHEAD}[kernel]
         key = (kernel, num_workers, headers, tuple(sorted(options.items())))
         if key not in self._wrappers:
             engine = functools.partial(_open_engine, arch=arch, headers=headers)

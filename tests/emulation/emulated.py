@@ -69,6 +69,7 @@ class EmulationEngine:
     device = torch.device("cpu")
     reads_param_tensors = False
     keeps_addresses = False
+    long_spec = None  # kernels are named
     workers_per_processor = 1
     spare_rows = False
 

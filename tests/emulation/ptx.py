@@ -35,6 +35,19 @@ _INSTRUCTIONS = {
     r"ldmatrix\.sync\.aligned\.m8n8\.x4\.trans\.shared\.b16 \{%0, %1, %2, %3\}, \[%4\]": "load_matrices_transposed",
     r"mma\.sync\.aligned\.m16n8k16\.row\.col\.f32\.(bf16|f16)\.\1\.f32 "
     r"\{%0, %1, %2, %3\}, \{%4, %5, %6, %7\}, \{%8, %9\}, \{%0, %1, %2, %3\}": "multiply_add<{0}>",
+    r"bar\.sync %0, %1": "sync_at",
+    r"bar\.arrive %0, %1": "arrive_at",
+    r"mbarrier\.init\.shared::cta\.b64 \[%0\], %1": "init_barrier",
+    r"mbarrier\.arrive\.shared::cta\.b64 _, \[%0\]": "arrive_at_barrier",
+    r"mbarrier\.arrive\.expect_tx\.shared::cta\.b64 _, \[%0\], %1": "arrive_before_bytes",
+    r"cp\.async\.bulk\.tensor\.4d\.shared::cluster\.global\.mbarrier::complete_tx::bytes "
+    r"\[%0\], \[%1, \{%2, %3, %4, %5\}\], \[%6\]": "copy_box",
+    r"\.reg \.pred done; mbarrier\.test_wait\.parity\.shared::cta\.b64 done, \[%1\], %2; "
+    r"selp\.b32 %0, 1, 0, done": "has_phase_ended",
+    r"\.reg \.pred done; mbarrier\.try_wait\.parity\.shared::cta\.b64 done, \[%1\], %2; "
+    r"selp\.b32 %0, 1, 0, done": "wait_for_phase",
+    r"setmaxnreg\.inc\.sync\.aligned\.u32 %0": "take_registers",
+    r"setmaxnreg\.dec\.sync\.aligned\.u32 %0": "give_registers",
     r"fence\.proxy\.async\.shared::cta": "fence_proxy",
     r"wgmma\.fence\.sync\.aligned": "fence_products",
     r"wgmma\.commit_group\.sync\.aligned": "close_products",
@@ -45,7 +58,7 @@ _INSTRUCTIONS = {
 _WGMMA = re.compile(
     r"\.reg \.pred add; setp\.(?P<add>ne\.b32 add, %\d+, 0|eq\.b32 add, 0, 0); "
     r"wgmma\.mma_async\.sync\.aligned\.m64n(?P<n>\d+)k16\.f32\.(?P<type>bf16|f16)\.(?P=type) "
-    r"\{[^{}]*\}, (?P<left>%\d+|\{[^{}]*\}), %\d+, add, 1, 1(?P<majors>(?:, [01])+)"
+    r"\{[^{}]*\}, (?P<left>%\d+|\{[^{}]*\}), %\d+, add, 1, 1(?:, 0)?, (?P<major>[01])"
 )
 
 
@@ -53,7 +66,7 @@ def translate(text: str) -> str:
     """Preprocessed CUDA C++ as C++. Raises `NotImplementedError` for an instruction that has no emulation."""
     text = re.sub(r"\bextern\s+__shared__\s+char\s+(\w+)\[\]", r"char* const \1 = ::emulation::dynamic_shared()", text)
     text = re.sub(r"\b__shared__\s+([^;]+?)\s+(\w+);", r"auto& \2 = ::emulation::static_shared<\1>();", text)
-    text = re.sub(r"(\w+<[^<>;]*>)\s*<<<([^;]*?)>>>\s*\(", r"::emulation::launcher(\1, \2)(", text)
+    text = re.sub(r"(\w+(?:<[^<>;]*>)?)\s*<<<([^;]*?)>>>\s*\(", r"::emulation::launcher(\1, \2)(", text)
     return _without_asm(text)
 
 
@@ -81,7 +94,7 @@ def _call(template: str, outputs: list[str], inputs: list[str]) -> str:
 
 def _product(match: re.Match, outputs: list[str], inputs: list[str]) -> str:
     where = "registers" if match["left"].startswith("{") else "shared"
-    transposed = str(match["majors"].endswith("1")).lower()
+    transposed = str(match["major"] == "1").lower()
     kind = f"{_TYPES[match['type']]}, {match['n']}, {transposed}"
     accumulators = ", ".join(f"&({output})" for output in outputs)
     return f"::emulation::multiply_{where}<{kind}>({{{accumulators}}}, {', '.join(inputs)})"

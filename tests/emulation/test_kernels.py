@@ -36,7 +36,7 @@ def test_batches(bench, rng, kernel, batch):
 
 
 @pytest.mark.parametrize("num_workers", (1, 3, 40))
-@pytest.mark.parametrize("kernel", ("causal", "wgmma"))
+@pytest.mark.parametrize("kernel", ("causal", "wgmma", "teams"))
 def test_workers(bench, rng, kernel, num_workers):
     wrapper = bench.wrapper(kernel, num_workers=num_workers)
     index, host, data = bench.batch(rng, wrapper.spec, [(1, 400), (1, 70), (34, 300)], 3)
@@ -45,7 +45,7 @@ def test_workers(bench, rng, kernel, num_workers):
         assert wrapper.workspace_size() > 0 and not wrapper._plan.args.merge_pass
 
 
-@pytest.mark.parametrize("kernel", ("causal", "wgmma"))
+@pytest.mark.parametrize("kernel", ("causal", "wgmma", "teams"))
 def test_orders_of_arrival(bench, rng, kernel):
     """Whichever part of a row is written last: the merge and its bits are the same."""
     wrapper = bench.wrapper(kernel, num_workers=40)
@@ -71,7 +71,7 @@ def test_kernel_of_decode_alone(bench, rng):
     bench.check(wrapper, index, host, data)
 
 
-@pytest.mark.parametrize("kernel", ("causal", "wgmma"))
+@pytest.mark.parametrize("kernel", ("causal", "wgmma", "teams"))
 def test_scores_that_grow(bench, rng, kernel):
     """O~ is rescaled again and again, also while a product is in flight."""
     wrapper = bench.wrapper(kernel)
@@ -83,7 +83,7 @@ def test_scores_that_grow(bench, rng, kernel):
 
 
 @pytest.mark.parametrize("num_workers", (1, 2))
-@pytest.mark.parametrize("kernel", ("wgmma", "wgmma_window", "wgmma_e4m3_rope"))
+@pytest.mark.parametrize("kernel", ("wgmma", "wgmma_window", "wgmma_e4m3_rope", "teams", "teams_window"))
 def test_units_that_follow_each_other(bench, rng, kernel, num_workers):
     """Of both tile classes, with no keys and with many, fewer than 64 rows and more."""
     wrapper = bench.wrapper(kernel, num_workers=num_workers)
@@ -94,14 +94,15 @@ def test_units_that_follow_each_other(bench, rng, kernel, num_workers):
 
 
 @pytest.mark.parametrize("left", (5, 62, 65, 100))
-def test_windows_that_half_a_tile_sees_nothing_of(bench, rng, left):
-    wrapper = bench.wrapper("wgmma_window", num_workers=2)
+@pytest.mark.parametrize("kernel", ("wgmma_window", "teams_window"))
+def test_windows_that_half_a_tile_sees_nothing_of(bench, rng, kernel, left):
+    wrapper = bench.wrapper(kernel, num_workers=2)
     index, host, data = bench.batch(rng, wrapper.spec, [(70, 200), (64, 64)])
     bench.check(wrapper, index, host, data, params={"sliding_window.left": left}, scale=2.0)
 
 
 @pytest.mark.parametrize("left", (0, 63, -1))
-@pytest.mark.parametrize("kernel", ("window", "wgmma_window"))
+@pytest.mark.parametrize("kernel", ("window", "wgmma_window", "teams_window"))
 def test_windows(bench, rng, kernel, left):
     wrapper = bench.wrapper(kernel)
     index, host, data = bench.batch(rng, wrapper.spec, [(33, 200), (1, 150)])
@@ -109,7 +110,7 @@ def test_windows(bench, rng, kernel, left):
 
 
 @pytest.mark.parametrize("form", ("composed", "single"))
-@pytest.mark.parametrize("kernel", ("causal", "window", "sigmoid", "wgmma"))
+@pytest.mark.parametrize("kernel", ("causal", "window", "sigmoid", "wgmma", "teams"))
 def test_shared_prefixes(bench, radix_index, rng, kernel, form):
     wrapper = bench.wrapper(kernel)
     index, pages = radix_index(rng, [(0, 1, 40)] * 6 + [(1, 5, 90), (2, 33, 40)], roots=(20, 6, 0))
@@ -119,7 +120,7 @@ def test_shared_prefixes(bench, radix_index, rng, kernel, form):
     assert wrapper._plan.args.merge_pass == (form == "composed")
 
 
-@pytest.mark.parametrize("kernel", ("causal", "window", "wgmma"))
+@pytest.mark.parametrize("kernel", ("causal", "window", "wgmma", "teams"))
 def test_trees(bench, rng, kernel):
     wrapper = bench.wrapper(kernel)
     index = attnloom.storage_format("tree_attention").build_index(
@@ -132,7 +133,7 @@ def test_trees(bench, rng, kernel):
     bench.check(wrapper, index, index, bench.tensors(rng, wrapper.spec, index, 60), scale=rounding(kernel))
 
 
-@pytest.mark.parametrize("kernel", ("plain", "wgmma_plain"))
+@pytest.mark.parametrize("kernel", ("plain", "wgmma_plain", "teams_plain"))
 def test_masks(bench, rng, kernel):
     wrapper = bench.wrapper(kernel)
     requests = [(5, 70), (1, 33), (40, 90)]

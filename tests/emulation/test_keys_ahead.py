@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 import torch
 from attnloom.engines.keys_ahead import KeysAhead
+from attnloom.engines.long import TALL
 from emulation.bench import AMPERE, HOPPER, KERNELS, same_bits
 from gpu.bench import SPECS
 
 REQUESTS = [(40, 90), (0, 9), (3, 0), (1, 33), (70, 75)]
-ROPE = [kernel for kernel, (_, name, _) in KERNELS.items() if name in ("window", "qk_norm")]
+ROPE = [kernel for kernel, (_, name, how) in KERNELS.items() if name in ("window", "qk_norm") and "variants" not in how]
 
 
 @contextlib.contextmanager
@@ -31,6 +32,8 @@ def check(bench, wrapper, index, host, data, **how):
     with going_ahead(wrapper):
         ahead = bench.check(wrapper, index, host, data, scale=2.0, **how)
         assert wrapper.transforms_ahead()
+    if wrapper.kernel.tiles.tall == TALL:  # whose kernel knows no other way
+        return ahead
     wrapper.plan(index, params=how.pop("params", None))
     assert not wrapper.transforms_ahead()
     alone = bench.run(wrapper, data, **how)
@@ -45,6 +48,13 @@ def test_batches(bench, rng, kernel, page_size):
     check(bench, wrapper, *bench.batch(rng, wrapper.spec, REQUESTS, page_size))
 
 
+@pytest.mark.parametrize("left", (200, -1))
+def test_boxes(bench, rng, left):
+    wrapper = bench.wrapper("teams_rope")
+    batch = bench.batch(rng, wrapper.spec, [(200, 600), (1, 300), (33, 290)], 32)
+    check(bench, wrapper, *batch, params={"sliding_window.left": left})
+
+
 @pytest.mark.parametrize("arch", (AMPERE, HOPPER))
 def test_rows_of_ten_pieces(bench, rng, monkeypatch, arch):
     monkeypatch.setitem(SPECS, "rope_d80", {"variants": ["rope", "causal"], "head_dim": 80})
@@ -54,8 +64,9 @@ def test_rows_of_ten_pieces(bench, rng, monkeypatch, arch):
 
 
 @pytest.mark.parametrize("num_workers", (1, 40))
-def test_workers(bench, rng, num_workers):
-    wrapper = bench.wrapper("wgmma_window", num_workers=num_workers)
+@pytest.mark.parametrize("kernel", ("wgmma_window", "teams_rope"))
+def test_workers(bench, rng, kernel, num_workers):
+    wrapper = bench.wrapper(kernel, num_workers=num_workers)
     check(bench, wrapper, *bench.batch(rng, wrapper.spec, REQUESTS), params={"sliding_window.left": -1})
 
 

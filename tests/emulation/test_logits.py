@@ -55,7 +55,7 @@ def test_lines(bench, rng, monkeypatch, kernel, sm_scale):
     bench.check(wrapper, index, host, data, params={"alibi.slopes": torch.from_numpy(SLOPES)})
 
 
-@pytest.mark.parametrize("kernel", [*LINES, "wgmma_capped_alibi"])
+@pytest.mark.parametrize("kernel", [*LINES, "teams_capped_alibi"])
 def test_lines_of_listed_keys(bench, rng, kernel):
     wrapper = bench.wrapper(kernel)
     tables = rng.permutation(60).astype(np.int32).reshape(3, 20)

@@ -22,8 +22,11 @@ SEEN = "emulation: thread|holds NaN|is off by"
         ("wgmma", "cp.async.wait_group"),
         ("wgmma", "fence.proxy.async"),
         ("wgmma_e4m3_rope", "fence.proxy.async"),
+        ("teams", "fence.proxy.async"),
         ("wgmma", "wgmma.fence"),
+        ("teams", "wgmma.fence"),
         ("wgmma", "wgmma.wait_group"),
+        ("teams", "wgmma.wait_group"),
     ],
 )
 def test_missing(bench, rng, kernel, ignored):
@@ -36,20 +39,25 @@ def test_missing(bench, rng, kernel, ignored):
 
 
 @pytest.mark.parametrize(
-    "kernel, header, occurrence, requests",
+    "kernel, header, barrier, occurrence, requests",
     [
-        ("causal", "merge.cuh", 0, [(1, 600), (1, 500), (1, 400)]),
-        ("causal", "many_rows.cuh", 2, [(33, 100)]),
-        ("wgmma", "wgmma_rows.cuh", 2, [(33, 100)]),
+        ("causal", "merge.cuh", "sync<S>();", 0, [(1, 600), (1, 500), (1, 400)]),
+        ("causal", "many_rows.cuh", "__syncthreads();", 2, [(33, 100)]),
+        ("wgmma", "wgmma_rows.cuh", "__syncthreads();", 2, [(33, 100)]),
+        ("teams", "copiers.cuh", "publish();", 0, [(33, 100)]),
+        ("teams", "copiers.cuh", "ring.wait_empty(at);", 0, [(64, 640)]),
+        ("teams", "copiers.cuh", "pipeline.queries.wait_empty(at);", 0, [(64, 128)] * 3),
+        ("teams", "team_rows.cuh", "pipeline.queries.wait_full(progress.queries);", 0, [(64, 128)]),
+        ("teams", "team_rows.cuh", "keys.wait_full(at);", 0, [(64, 128)]),
+        ("teams", "team_rows.cuh", "ends_soon(values.full[at.place()], at.parity()) &", 0, [(64, 640)]),
     ],
 )
-def test_missing_barrier(bench, rng, tmp_path, kernel, header, occurrence, requests):
+def test_missing_barrier(bench, rng, tmp_path, kernel, header, barrier, occurrence, requests):
     shutil.copytree(jit.include_dirs()[0], tmp_path, dirs_exist_ok=True)
     path = tmp_path / "attnloom/cuda" / header
-    barrier = "__syncthreads();"
     parts = path.read_text().split(barrier)
     path.write_text(barrier.join(parts[: occurrence + 1]) + barrier.join(parts[occurrence + 1 :]))
-    wrapper = bench.wrapper(kernel, headers=(str(tmp_path),), num_workers=100)
+    wrapper = bench.wrapper(kernel, headers=(str(tmp_path),), num_workers=100 if kernel != "teams" else 1)
     index, host, data = bench.batch(rng, wrapper.spec, requests)
     wrapper.plan(index)
     with pytest.raises((RuntimeError, AssertionError), match=SEEN):

@@ -38,9 +38,9 @@ def paged(requests, page_size=4):
     return attnloom.storage_format("page_table").build_index(qo_lens, kv_lens, page_size, block_tables=table)
 
 
-def engine_of(spec, captured=None):
+def engine_of(spec, captured=None, *, always=False):
     engine = CudaEngine.__new__(CudaEngine)
-    engine._spec, engine._captured = spec, captured
+    engine._spec, engine._captured, engine._always_ahead = spec, captured, always
     return engine
 
 
@@ -92,6 +92,13 @@ def test_lengths_that_the_device_reads(planned):
     engine_of(planned._spec)._go_ahead(planned, kv_lens=object())
     assert planned.keys_bytes == 0
     engine_of(planned._spec)._go_ahead(planned, kv_lens=None)
+    assert planned.keys_bytes > 0
+
+
+@pytest.mark.parametrize("kv_lens", [None, object()], ids=["planned", "read"])
+def test_a_kernel_that_transforms_none_itself(planned, kv_lens):
+    planned.plan(paged([(1, 300)]))
+    engine_of(planned._spec, always=True)._go_ahead(planned, kv_lens)
     assert planned.keys_bytes > 0
 
 

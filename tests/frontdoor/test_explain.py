@@ -70,6 +70,22 @@ def test_without_compiling(bench, monkeypatch):
     assert given.data["tile"]["chosen_by"] == "the spec" and "given as an object" in str(given)
 
 
+def test_a_second_kernel():
+    spec = attnloom.AttentionSpec(["causal"], num_qo_heads=32, num_kv_heads=8, head_dim=128)
+    found = attnloom.explain(spec, arch="sm_90a", compile=False)
+    second = found.data["long"]
+    assert second == {"t_q": 128, "t_kv": 128, "family": "wgmma", "for": second["for"]}
+    assert "192 keys or more" in second["for"] and json.loads(json.dumps(found.data))["long"] == second
+    assert "a second kernel, whose tall tile is 128 query rows x 128 keys, wgmma, runs batches of" in str(found)
+
+
+@pytest.mark.parametrize("how", [{}, {"arch": "sm_80"}, {"max_qo_len": 4096}, {"max_kv_len": 4096}], ids=str)
+def test_one_kernel(how):
+    spec = attnloom.AttentionSpec(["causal"], num_qo_heads=32, num_kv_heads=8, head_dim=128)
+    found = attnloom.explain(spec, compile=False, **({"arch": "sm_90a", **how} if how else {}))
+    assert found.data["long"] is None and "second kernel" not in str(found)
+
+
 @pytest.mark.parametrize("form", ["text", "json"])
 def test_command(form):
     command = [sys.executable, "-m", "attnloom", "explain", "--variants", "causal,soft-cap", "--head-dim", "64"]

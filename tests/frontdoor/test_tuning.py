@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import logging
 import os
+from types import SimpleNamespace
 
 import attnloom
 import pytest
 import torch
-from attnloom import tile_table, tuning
+from attnloom import tile_choice, tile_table, tuning
 from attnloom.cli import main
+from attnloom.engines import long
 from attnloom.errors import ConfigError, ParamError, PlanError, UnsupportedError
 from attnloom.kernel import describe
 from attnloom.targets import HOST, CudaTarget
@@ -356,6 +358,41 @@ def test_candidates_are_what_kernels_have():
             target.config(spec, choice)
     with pytest.raises((UnsupportedError, ValueError)):
         target.config(spec, TileChoice(short=Tile(16, 32, "mma"), tall=Tile(512, 32, "mma")))
+
+
+@pytest.mark.parametrize(
+    ("variants", "fields", "has"),
+    [
+        (["causal"], {}, True),
+        (["alibi"], {"head_dim": 64}, True),
+        (["rope", "causal"], {}, False),
+        (["causal"], {"kv_dtype": "float8_e4m3fn"}, False),
+        (["causal"], {"head_dim": 256}, False),
+    ],
+)
+def test_tall_tiles_that_every_wrapper_can_have(variants, fields, has):
+    """A table serves wrappers with maxima too, in which no keys are transformed ahead."""
+    spec = attnloom.AttentionSpec(variants, 8, 2, **{"head_dim": 128, "dtype": "bfloat16", **fields})
+    hopper = CudaTarget("sm_90a")
+    problem = tile_choice.problem_of(spec, hopper, describe(spec, hopper)[0].functors)
+    assert (long.TALL in [choice.tall for choice in tile_choices(spec, hopper, problem)]) == has
+
+
+@pytest.mark.parametrize(
+    ("kind", "keys", "has"), [("prefill", 600, True), ("prefill", 300, False), ("decode", 600, False)]
+)
+def test_a_batch_is_measured_on_the_kernel_that_it_will_run_on(monkeypatch, kind, keys, has):
+    """On Hopper the core's tiles stand for two kernels."""
+    spec = spec_of(dtype="bfloat16", head_dim=64)
+    bench = tuning._Bench(spec, torch.device("cpu"), Batch(kind, 1, keys))
+    rule, other = list(tile_choices(spec, CudaTarget("sm_90a"), problem_of(spec, CudaTarget("sm_90a"))))[:2]
+    opened = []
+    kernel = SimpleNamespace(composition=SimpleNamespace(functors={"kv_range"}))
+    wrapper = SimpleNamespace(kernel=kernel, plan=lambda _: None)
+    monkeypatch.setattr("attnloom.wrapper.AttentionWrapper", lambda spec, _: opened.append(spec.tile.tall) or wrapper)
+    bench._open(rule)
+    assert opened == [Tile(128, 64, "wgmma"), *([long.TALL] if has else [])]
+    assert bench._long_spec(other, {"kv_range"}) is None
 
 
 def test_only_what_is_clearly_faster_is_chosen():

@@ -13,22 +13,26 @@ import attnloom
 import attrs
 import numpy as np
 import torch
+from attnloom.targets import target_of
 
+TEAMS = attnloom.TileChoice(short=attnloom.Tile(16, 128, "mma"), tall=attnloom.Tile(128, 128, "wgmma"))
 CHAINS = {
     "causal": (["causal"], {}),
     "rope": (["rope", "sliding_window", "sinks"], {"sliding_window.left": 9, "sinks.sinks": np.zeros(4, np.float32)}),
     "sigmoid": (["causal", "sigmoid"], {}),
 }
-PAGE = 4
-BATCHES = ([(1, 130), (1, 0), (1, 17)], [(20, 40), (3, 3), (0, 5)], [(1, 700), (2, 330)])
+PAGE = 8  # of a box
+BATCHES = ([(1, 130), (1, 0), (1, 17)], [(20, 40), (3, 3), (0, 5)], [(1, 700), (2, 330)], [(90, 400), (70, 70)])
 
 
 def main() -> int:
     rng = np.random.default_rng(1)
+    hopper = "wgmma" in target_of(torch.device("cuda", 0)).families
     for name, (variants, params) in CHAINS.items():
-        for kv_dtype in ("float16", "float8_e4m3fn") if name == "causal" else ("float16",):
+        others = [{"kv_dtype": "float8_e4m3fn"}, *([{"tile": TEAMS}] if hopper else [])] if name == "causal" else []
+        for how in ({}, *others):
             spec = attnloom.AttentionSpec(
-                variants, num_qo_heads=4, num_kv_heads=2, head_dim=64, dtype="float16", kv_dtype=kv_dtype, params=params
+                variants, num_qo_heads=4, num_kv_heads=2, head_dim=64, dtype="float16", params=params, **how
             )
             wrapper = attnloom.AttentionWrapper(spec, "cuda", num_workers=5)
             for requests in BATCHES:
@@ -50,7 +54,7 @@ def shared():
     """An index of two levels, which a launch of its own merges."""
     tables = [[*range(100), 100 + row] for row in range(12)]
     build = attnloom.storage_format("radix_tree").build_index
-    index = build([1] * 12, [400 + PAGE] * 12, PAGE, block_tables=tables)
+    index = build([1] * 12, [101 * PAGE] * 12, PAGE, block_tables=tables)
     return attrs.evolve(index, single=None), 112  # a plan may not choose the single form
 
 

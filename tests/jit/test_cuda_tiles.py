@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import attnloom
 import pytest
+from attnloom.errors import UnsupportedError
 from attnloom.kernel import describe
 from attnloom.targets import CudaTarget
 
@@ -58,6 +59,18 @@ def test_no_family_is_told_that_the_device_lacks(arch):
 def test_a_query_token_fits_the_short_tile(arch):
     for group, rows in ((1, 16), (16, 16), (17, 32), (40, 64), (128, 128)):
         assert choice(arch, heads=(2 * group, 2))[0].short.t_q >= rows >= group
+
+
+@pytest.mark.parametrize("kv_dtype", ["float8_e4m3fn", "float8_e5m2"])
+def test_warps_that_copy_for_others_take_no_fp8(kv_dtype):
+    tile = attnloom.Tile(128, 128, "wgmma")
+    for tiles in (tile, attnloom.TileChoice(short=attnloom.Tile(16, 128, "mma"), tall=tile)):
+        with pytest.raises(
+            UnsupportedError, match=f"t_kv=128, family='wgmma'.* with kv_dtype {kv_dtype}: .*t_kv of 64"
+        ):
+            choice("sm_90a", kv_dtype=kv_dtype, tile=tiles)
+    tiles, config = choice("sm_90a", kv_dtype=kv_dtype, tile=attnloom.Tile(128, 64, "wgmma"))
+    assert (config.copiers, config.warps) == (0, 4)
 
 
 def test_no_tall_class_where_the_short_one_holds_all():

@@ -11,10 +11,12 @@ from pathlib import Path
 import attnloom
 import pytest
 from attnloom import jit
+from attnloom.engines.long import long_spec
 from attnloom.errors import CompileError, UnsupportedError
 from attnloom.jit import nvcc
 from attnloom.jit.resources import read_resources
 from attnloom.kernel import describe
+from attnloom.limits import Limits
 from attnloom.targets import CudaTarget
 
 HEADS = {"num_qo_heads": 32, "num_kv_heads": 8}
@@ -45,6 +47,9 @@ WGMMA = {
     "e5m2": attnloom.AttentionSpec(["causal"], head_dim=128, kv_dtype="float8_e5m2", **HEADS),
     **{f"d{dim}": attnloom.AttentionSpec(["causal"], head_dim=dim, **HEADS) for dim in (64, 80, 96, 112)},
 }
+
+LONG = {name: WGMMA[name] for name in ("soft_cap", "alibi", "rope", "d64")} | {"causal": SHIPPED["causal"][1]}
+"""Wrappers of two kernels."""
 
 
 def has_nvcc():
@@ -98,6 +103,23 @@ def test_products_of_a_warpgroup_overlap():
             told = name, kernel
             assert kernel["spill_stores"] == kernel["spill_loads"] == kernel["serialized"] == 0, told
             assert kernel["registers"] <= 255, told
+
+
+@needs_nvcc
+def test_second_kernels_hold_what_they_need():
+    target, units = CudaTarget("sm_90a"), {}
+    for name, spec in LONG.items():
+        composition, tiles, _ = describe(spec, target)
+        second = long_spec(spec, tiles, composition.functors, Limits())
+        units[name] = target.config(second, second.tile), describe(second, target)[2]
+    artifacts = jit.build_all([(unit, target.toolchain(False)) for _, unit in units.values()])
+    entries = {entry.path: entry for entry in jit.entries()}
+    for (name, (config, _)), artifact in zip(units.items(), artifacts, strict=True):
+        for kernel in entries[artifact.path].resources:
+            told = name, kernel
+            assert not kernel["spill_stores"] and not kernel["spill_loads"], told
+            assert not kernel["serialized"] and kernel["registers"] <= 255, told
+            assert config.shared_bytes + kernel["shared"] + 1024 <= SHARED["sm_90a"], told
 
 
 def test_wgmma_is_of_one_architecture():

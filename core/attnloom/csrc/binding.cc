@@ -252,6 +252,7 @@ void fill(RunArgs& args, int device, const DLTensor& q, const DLTensor& k, const
   args.v = cache_view(v);
   args.out = ragged_view(out);
   args.num_pages = k.shape[0];
+  args.q_tokens = static_cast<int32_t>(q.shape[0]);
   args.lse = lse == nullptr ? nullptr : static_cast<float*>(data(*lse));
   args.lse_stride_token = lse == nullptr ? 0 : stride(*lse, 0);
 }

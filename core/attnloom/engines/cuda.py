@@ -7,10 +7,10 @@ import ctypes
 import torch
 from attrs import define
 
-from attnloom.engines import positive
+from attnloom.engines import long, positive
 from attnloom.engines.keys_ahead import KeysAhead, can_go_ahead, keys_ahead_of
 from attnloom.engines.upload import Upload, bytes_for_maxima
-from attnloom.errors import PlanError, RunError
+from attnloom.errors import PlanError, RunError, UnsupportedError
 from attnloom.index import MAX_LEVELS
 from attnloom.kernel import open_kernel
 from attnloom.planned import INVARIANT_KEYS
@@ -58,11 +58,34 @@ class CudaEngine:
         self._most_part_rows = self._part_rows_for_maxima()
         # A graph made for any batch would keep that launch, and other batches change what is worth it.
         self._goes_ahead = can_go_ahead(spec, self.kernel) and not limits.any and not spec.batch_invariant
+        tiles, functors = self.kernel.tiles, self.kernel.composition.functors
+        self._always_ahead = tiles.tall == long.TALL and "key_transform" in functors
+        self._check_long()
+        self.long_spec = None if num_workers is not None else long.long_spec(spec, tiles, functors, limits)
         # Levels share rows, which a second launch then merges: a graph made for any batch needs it whatever the first.
         self._keeps_merge_pass = limits.any and limits.levels != 1 and not spec.batch_invariant
         self._upload = Upload(self.device, self._upload_for_maxima())
         self._captured: _Captured | None = None
         self._planned_on = self._ran_on = self._workspace = None
+
+    def _check_long(self) -> None:
+        functors = self.kernel.composition.functors
+        if long.TALL not in (self.kernel.tiles.tall, self.kernel.tiles.short):
+            return
+        if not long.takes(self._spec, functors) or (self._always_ahead and not self._goes_ahead):
+            raise UnsupportedError(
+                f"{long.TALL} with kv_dtype {self._spec.kv_dtype} and {sorted(functors)}: its kernel takes a cache of "
+                "q's dtype, no value_transform, and a key_transform in wrappers without maxima alone; take a t_kv of 64"
+            )
+
+    def follow(self, other: CudaEngine) -> None:
+        """Come after what `other`, which shares the workspace, has queued. No graph has captured either."""
+        self._ran_on = other._ran_on or self._ran_on
+
+    @property
+    def captured(self) -> bool:
+        """Whether a graph holds a run."""
+        return self._captured is not None
 
     def _part_rows_for_maxima(self) -> int | None:
         """Workspace rows that no batch within the maxima exceeds; none where they leave it open."""
@@ -155,7 +178,9 @@ class CudaEngine:
     def _go_ahead(self, planned, kv_lens) -> None:
         """Let the plan's keys be transformed ahead where that is worth it, or where a captured graph does so."""
         if self._captured is None:
-            if kv_lens is None:  # which are bounds otherwise
+            if self._always_ahead:
+                planned.transform_ahead(KeysAhead(planned))
+            elif kv_lens is None:  # which are bounds otherwise
                 planned.transform_ahead(keys_ahead_of(planned, self._spec))
         elif room := self._captured.keys_bytes:
             planned.transform_ahead(KeysAhead(planned))

@@ -17,6 +17,7 @@ class HostEngine:
     device = torch.device("cpu")
     workers_per_processor = 1
     reads_param_tensors = True
+    long_spec = None  # one kernel for all batches
     keeps_addresses = False
     spare_rows = False
 

@@ -20,13 +20,14 @@ T_Q = (16, 32, 64, 128)
 T_KV = (32, 64, 128)
 """Keys of a tile."""
 
-WGMMA_T_Q, WGMMA_T_KV = 128, 64
-"""The tile of the family `wgmma`, which takes head dims up to `WGMMA_HEAD_DIM`."""
+WGMMA_T_Q, WGMMA_T_KV = 128, (64, 128)
+"""The tiles of the family `wgmma`, which takes head dims up to `WGMMA_HEAD_DIM`: of 64 keys, of which two blocks
+share a multiprocessor; and of 128, where warps that copy for the others have it to themselves."""
 
 WGMMA_HEAD_DIM = 128
 
 WARPS = 4
-"""Warps of a block."""
+"""Warps of a block; where some copy for others, twice as many compute."""
 
 _SLICE = 16
 _SMALL = ("86", "89", "120", "121")  # 100 KiB of shared memory a multiprocessor
@@ -101,7 +102,7 @@ class KernelConfig(TileClasses):
     @property
     def rows_a_warp(self) -> int:
         """Packed rows that a warp of the taller class holds."""
-        return max(tile.t_q if self._splits_keys(tile) else -(-tile.t_q // WARPS) for tile in self.tile_classes)
+        return max(tile.t_q if self._splits_keys(tile) else -(-tile.t_q // self.warps) for tile in self.tile_classes)
 
     @property
     def shared_limit(self) -> int:
@@ -109,9 +110,20 @@ class KernelConfig(TileClasses):
         return self._shared_of_processor - self._reserved
 
     @property
+    def copiers(self) -> int:
+        """Warps of a block that copy for the others."""
+        return WARPS if any(tile.family == "wgmma" and tile.t_kv == 128 for tile in self.tile_classes) else 0
+
+    @property
+    def warps(self) -> int:
+        """Warps of a block that compute."""
+        return 2 * WARPS if self.copiers else WARPS
+
+    @property
     def blocks(self) -> int:
         """Blocks that a multiprocessor holds at a time."""
-        return 1 if self._widest > 128 or 2 * (self._bytes(2) + self._reserved) > self._shared_of_processor else 2
+        alone = self.copiers or self._widest > 128
+        return 1 if alone or 2 * (self._bytes(2) + self._reserved) > self._shared_of_processor else 2
 
     @property
     def stages(self) -> int:
@@ -127,7 +139,7 @@ class KernelConfig(TileClasses):
     @property
     def _reserved(self) -> int:
         """Bytes of a block's static shared memory and of what the driver keeps for itself."""
-        return (12 if self.kv_dtype in NARROW else 11) * 1024
+        return (30 if self.copiers else 12 if self.kv_dtype in NARROW else 11) * 1024
 
     @property
     def _shared_of_processor(self) -> int:
@@ -137,10 +149,15 @@ class KernelConfig(TileClasses):
     def _check_wgmma(self, tile: Tile) -> None:
         if self.arch.rstrip("a") != "sm_90":
             raise UnsupportedError(f"{tile} on {self.arch}: the family 'wgmma' runs on sm_90a alone")
-        if (tile.t_q, tile.t_kv) != (WGMMA_T_Q, WGMMA_T_KV) or self._widest > WGMMA_HEAD_DIM:
+        if tile.t_q != WGMMA_T_Q or tile.t_kv not in WGMMA_T_KV or self._widest > WGMMA_HEAD_DIM:
             raise UnsupportedError(
-                f"{tile} at head_dim {self.head_dim}: the family 'wgmma' has tiles of {WGMMA_T_Q} x {WGMMA_T_KV}, "
-                f"for a head_dim up to {WGMMA_HEAD_DIM}; take 'mma'"
+                f"{tile} at head_dim {self.head_dim}: the family 'wgmma' has tiles of {WGMMA_T_Q} x {WGMMA_T_KV[0]} "
+                f"and {WGMMA_T_KV[1]}, for a head_dim up to {WGMMA_HEAD_DIM}; take 'mma'"
+            )
+        if self.copiers and self.kv_dtype in NARROW:
+            raise UnsupportedError(
+                f"{tile} with kv_dtype {self.kv_dtype}: tiles of {WGMMA_T_KV[1]} keys of the family 'wgmma' take a "
+                f"cache of q's dtype; take a t_kv of {WGMMA_T_KV[0]}"
             )
 
     @property
@@ -159,7 +176,7 @@ class KernelConfig(TileClasses):
             narrow = self.kv_dtype in NARROW  # a warp takes two slices of them at a time
             keys, widths = (2 * _SLICE, [dim // 2 for dim in dims]) if narrow else (_SLICE, dims)
             stage = keys * sum(_row_bytes(width, tile.family) for width in widths)
-            return WARPS * max(stages * stage, tile.t_q * (self.head_dim_v * 4 + 8))
+            return self.warps * max(stages * stage, tile.t_q * (self.head_dim_v * 4 + 8))
 
         return max(tile.t_q * _row_bytes(self.head_dim, tile.family) + keys_bytes(tile) for tile in self.tile_classes)
 
@@ -175,6 +192,7 @@ def _row_bytes(elements: int, family: str) -> int:
 def source(composition_source: str, config: KernelConfig) -> str:
     """The text to compile: `composition_source` (it defines `attnloom::generated::Variant`), then the kernel."""
     wgmma = ", ".join(str(tile.family == "wgmma").lower() for tile in config.tile_classes)
+    sizes = {name: getattr(config, name) for name in ("warps", "copiers", "stages", "blocks")}
     return kernel_text(
         composition_source,
         config,
@@ -182,6 +200,6 @@ def source(composition_source: str, config: KernelConfig) -> str:
         header="attnloom/cuda/kernel.cuh",
         macro="ATTNLOOM_CUDA_KERNEL",
         info=f", {config.arch}",
-        constants=f"  static constexpr int warps = {WARPS}, stages = {config.stages}, blocks = {config.blocks};\n"
+        constants=f"  static constexpr int {', '.join(f'{name} = {size}' for name, size in sizes.items())};\n"
         f"  static constexpr bool wgmma[2] = {{{wgmma}}};\n",
     )

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdint>
 
+#define CUDART_VERSION 13000
 #define __device__
 #define __host__
 #define __global__

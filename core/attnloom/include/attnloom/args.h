@@ -4,7 +4,7 @@
 
 namespace attnloom {
 
-constexpr int32_t kArgsAbi = 5;
+constexpr int32_t kArgsAbi = 6;
 constexpr int kMaxLevels = 4;
 
 enum DType : int32_t { kF32 = 0, kF16 = 1, kBF16 = 2, kE4M3 = 3, kE5M2 = 4 };
@@ -92,7 +92,7 @@ struct RunArgs {
   float* lse;  // [tokens, qo_heads], null: not wanted
   int64_t lse_stride_token;
   float sm_scale;
-  float reserved;
+  int32_t q_tokens;  // of the q given to this run
   Scale k_scale;
   Scale v_scale;
   const void* params;  // the composed variant's Params, on the host; a device kernel takes it by value

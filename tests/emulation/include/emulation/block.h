@@ -30,6 +30,7 @@ struct Thread {
   bool started, done;
   bool waited;                            // for the kernel before
   const char* waits_for;
+  int which;                              // of those it may wait for; -1: there is one
   std::vector<std::vector<Copy>> groups;  // in flight; the last one is open
 };
 
@@ -41,20 +42,40 @@ struct Meeting {
   alignas(16) char brought[2][32 * 64];
 };
 
+// Where some of the threads of a block meet again and again.
+struct Barrier {
+  int arrived, threads;
+  unsigned held;
+};
+
 // A block that is under way.
 struct Block {
   int slot, number;
   std::vector<Thread> threads;
   std::vector<Meeting> meetings;       // of each warp
-  int at_barrier;
-  unsigned barriers;
+  Barrier barriers[16];                // the first is that of all threads
   int live;                            // threads that have not ended
-  std::vector<unsigned> haste, ready;  // of each warp: how often it runs; 0 until something happens
+  // Of each warp, and of what copies boxes: how often it runs; 0 until something happens.
+  std::vector<unsigned> haste, ready;
 };
+
+// Knuth's linear congruential numbers, of which the upper bits are random.
+struct Dice {
+  uint64_t state = 0;
+
+  unsigned below(unsigned count) {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    return static_cast<unsigned>((state >> 32) * count >> 32);
+  }
+};
+inline Dice dice;
+
+inline unsigned draw_haste() { return 1 << 3 * dice.below(4); }
 
 inline Block* block;   // of the thread that runs
 inline int current;    // that thread
 inline long progress;  // grows whenever somebody who waits may go on
+inline bool parted;    // the lanes of the warp that runs have to wait for its next turn
 inline jmp_buf scheduler;
 inline char error[400];  // empty: none
 
@@ -78,8 +99,8 @@ inline int warp() { return current / 32; }
 }
 
 template <class Done>
-void wait_until(Done done, const char* what) {
-  me().waits_for = what;
+void wait_until(Done done, const char* what, int which = -1) {
+  me().waits_for = what, me().which = which;
   while (!done()) let_others_run();
 }
 
@@ -110,16 +131,27 @@ const T* meet_warp(const T& mine, const char* what) {
   return meet_warp(mine, what, [](const T*) {});
 }
 
-inline void meet_block() {
-  Block& mine = *block;
-  const unsigned before = mine.barriers;
-  if (++mine.at_barrier == static_cast<int>(mine.threads.size())) {
-    mine.at_barrier = 0;
-    mine.barriers++;
+// Comes to barrier `number`, where `threads` meet, and returns how often they have met.
+inline unsigned count_at(int number, int threads) {
+  if (number < 0 || number > 15) fail("comes to barrier %d", number);
+  if (threads <= 0 || threads % 32 != 0) fail("comes to a barrier of %d threads", threads);
+  Barrier& barrier = block->barriers[number];
+  const unsigned held = barrier.held;
+  if (barrier.arrived == 0) barrier.threads = threads;
+  if (barrier.threads != threads)
+    fail("comes to barrier %d of %d threads while it is one of %d", number, threads, barrier.threads);
+  if (++barrier.arrived == threads) {
+    barrier.arrived = 0;
+    barrier.held++;
     progress++;
-  } else {
-    wait_until([&] { return mine.barriers != before; }, "__syncthreads");
   }
+  return held;
 }
+inline void meet_at(int number, int threads) {
+  const unsigned held = count_at(number, threads);
+  const Barrier& barrier = block->barriers[number];
+  wait_until([&] { return barrier.held != held; }, "barrier", number);
+}
+inline void meet_block() { meet_at(0, static_cast<int>(block->threads.size())); }
 
 }  // namespace emulation

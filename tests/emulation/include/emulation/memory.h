@@ -53,14 +53,15 @@ inline uint32_t shared_address(const void* p) {
   if (offset < 0 || offset >= kSharedBytes) fail("takes an address outside shared memory for one inside");
   return static_cast<uint32_t>(offset);
 }
-// Where a piece of shared memory lies.
-inline char* piece_at(uint32_t address) {
-  const int64_t end = int64_t{address} + kPiece;
-  if (address % kPiece != 0) fail("address %u of shared memory is not aligned", address);
+// Where so many bytes of shared memory lie.
+inline char* place_at(uint32_t address, int bytes) {
+  const int64_t end = int64_t{address} + bytes;
+  if (address % bytes != 0) fail("address %u of shared memory is not aligned", address);
   if (end > dynamic_bytes && (address < kStaticAt || end > kStaticAt + static_bytes))
     fail("address %u is past the block's shared memory", address);
   return mine().bytes + address;
 }
+inline char* piece_at(uint32_t address) { return place_at(address, kPiece); }
 
 inline char* dynamic_shared() { return mine().bytes; }
 template <class T>

@@ -2,23 +2,16 @@
 #pragma once
 #include <signal.h>
 
+#include <string>
+
+#include "barriers.h"
+#include "boxes.h"
 #include "memory.h"
 #include "products.h"
 
 namespace emulation {
 
 constexpr int kStack = 256 << 10;
-
-// Knuth's linear congruential numbers, of which the upper bits are random.
-struct Dice {
-  uint64_t state = 0;
-
-  unsigned below(unsigned count) {
-    state = state * 6364136223846793005u + 1442695040888963407u;
-    return static_cast<unsigned>((state >> 32) * count >> 32);
-  }
-};
-inline Dice dice;
 
 // While one lives, an access to memory that is not there gives the run up.
 class FaultGuard {
@@ -44,6 +37,7 @@ inline void run_thread() {
     if (!group.empty()) fail("ends while copies of it are in flight");
   me().done = true;
   block->live--;
+  if (block->live == 0 && !boxes[block->slot].empty()) fail("ends while boxes of it are in flight");
   progress++;
   back_to_scheduler();
 }
@@ -59,9 +53,11 @@ inline void run_thread() {
 
 inline void begin_block(int slot, int number, int count) {
   Block& of = blocks[slot];
-  of.slot = slot, of.number = number, of.at_barrier = 0, of.live = count;
+  of.slot = slot, of.number = number, of.live = count;
+  std::fill(std::begin(of.barriers), std::end(of.barriers), Barrier{});
   poison_shared(slot);
   forget_products(slot, count / 32);
+  boxes[slot].clear();
   of.threads.resize(count);
   for (Thread& thread : of.threads) {
     if (!thread.stack) thread.stack.reset(new char[kStack]);
@@ -70,24 +66,44 @@ inline void begin_block(int slot, int number, int count) {
     thread.start.uc_stack.ss_size = kStack;
     makecontext(&thread.start, run_thread, 0);
     thread.started = thread.done = thread.waited = false;
-    thread.waits_for = "nothing";
+    thread.waits_for = "nothing", thread.which = -1;
     thread.groups.assign(1, {});
   }
   of.meetings.resize(count / 32);
   for (Meeting& meeting : of.meetings) meeting.arrived = 0;
   of.haste.resize(count / 32);
-  for (unsigned& one : of.haste) one = 1 << 3 * dice.below(4);  // some are quick throughout, others slow
+  for (unsigned& one : of.haste) one = draw_haste();  // some are quick throughout, others slow
+  of.haste.push_back(0);
   of.ready = of.haste;
 }
 
+// Copies a box that was asked for.
+[[gnu::noinline]] inline void run_engine(Block& of) {
+  auto& asked = boxes[of.slot];
+  block = &of, current = 0;
+  std::swap(asked[dice.below(asked.size())], asked.back());
+  if (_setjmp(scheduler) != 0) return;
+  finish_box(asked.back());
+  asked.pop_back();
+  if (asked.empty()) of.haste.back() = 0;
+  progress++;
+}
+
 // Runs a warp as far as it comes, its lanes in any order.
-inline void run_warp(Block& of, int warp) {
-  const long before = progress;
+inline void run_lanes(Block& of, int warp) {
   const unsigned first = dice.below(32);
-  for (unsigned i = 0; i < 32 && error[0] == 0; i++) {
+  parted = false;
+  for (unsigned i = 0; i < 32 && !parted && error[0] == 0; i++) {
     const int thread = 32 * warp + (first + 5 * i) % 32;
     if (!of.threads[thread].done) resume(of, thread);
   }
+}
+
+// Runs a warp, or what copies boxes, which comes after the last.
+inline void run_warp(Block& of, int warp) {
+  const long before = progress;
+  if (32 * warp < static_cast<int>(of.threads.size())) run_lanes(of, warp);
+  else run_engine(of);
   if (progress != before) of.ready = of.haste;
   else of.ready[warp] = 0;
 }
@@ -108,6 +124,18 @@ inline bool draw(Block*& of, int& warp) {
   return false;
 }
 
+// What threads wait for, and the first that waits for each.
+inline std::string waits_of(const Block& of) {
+  std::string all;
+  for (size_t thread = 0; thread < of.threads.size(); thread++) {
+    const Thread& one = of.threads[thread];
+    const std::string which = one.which < 0 ? "" : " " + std::to_string(one.which);
+    const std::string what = std::string(" waits for ") + one.waits_for + which + ";";
+    if (!one.done && all.find(what) == std::string::npos) all += " thread " + std::to_string(thread) + what;
+  }
+  return all.substr(1, all.size() - 2);
+}
+
 // Runs a grid; `error` says why it has not ended.
 inline void run_grid(const std::vector<int>& order, int count, void (*run)()) {
   const FaultGuard guard;
@@ -126,9 +154,7 @@ inline void run_grid(const std::vector<int>& order, int count, void (*run)()) {
       run_warp(*block, warp);
     } else {
       block = std::find_if(blocks, blocks + kResident, [](const Block& one) { return one.live > 0; });
-      for (current = 0; me().done;) current++;
-      std::snprintf(error, sizeof error, "block %d does not end: thread %d waits for %s", block->number, current,
-                    me().waits_for);
+      std::snprintf(error, sizeof error, "block %d does not end: %s", block->number, waits_of(*block).c_str());
     }
     if (error[0] != 0) return;
   }

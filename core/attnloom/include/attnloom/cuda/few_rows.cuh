@@ -134,14 +134,14 @@ struct FewRows {
         wait_groups<kStages == 1 ? 0 : kStages - 2>();
         __syncwarp();
         if (n == 0) {
-          __syncthreads();
+          sync<S>();
           if constexpr (V::has_query_transform) {
             unit.template transform_queries<Tile>(memory);
-            __syncthreads();
+            sync<S>();
           }
           if constexpr (S::narrow) {
             arrange_queries<S, V>(memory, Tile::t_q);
-            __syncthreads();
+            sync<S>();
           }
           q.take(shared_address(memory), 0);
           key_site = unit.key_site();
@@ -209,7 +209,7 @@ struct FewRows {
         lay_row(o, state.o[i], h, r);
         if (lane_id() % 4 == 0) md(warp(), r) = {state.m[i][h], state.d[i][h]};
       }
-    __syncthreads();
+    sync<S>();
     unit.by_half_warps([&](int r, bool real) { join_row(r, real, units); });
   }
 

@@ -5,158 +5,48 @@
 #include <cstdio>
 
 #include "../host/ranges.h"
-#include "few_rows.cuh"
 #include "keys_ahead.cuh"
-#include "many_rows.cuh"
-#include "merge.cuh"
-#include "wgmma_rows.cuh"
+#include "teams.cuh"
+#include "tensor_maps.h"
 
 namespace attnloom::cuda {
 
 template <class S, class V>
-struct Shared {
-  using R = Rows<V, S::max_t_q>;
-  alignas(16) IndexView index;
-  alignas(16) PlanHeader plan;
-  alignas(16) WorkerQueue queue;  // `first` is the item at hand
-  alignas(16) Item next;
-  R rows;
-  Facts<V> facts;
-  Merging merging;
-  int head, count, group;  // of the unit at hand: kv head, packed rows; query heads a kv head
-  Route route;
-  Seen<R::slots> seen[S::warps][4];
-  Slice found[S::warps][S::larger(2, (S::max_t_kv / kSlice + S::warps - 1) / S::warps)];
-  int noted[S::larger(S::warps * S::stages * S::slices * kSlice, 2 * S::max_t_kv)];
-};
+__global__ __launch_bounds__(S::threads, S::blocks) void attention_kernel(const __grid_constant__ RunArgs args,
+                                                                          const __grid_constant__ typename V::Params params,
+                                                                          const __grid_constant__ NoMaps) {
+  extern __shared__ __align__(1024) char memory[];
+  run_block<S, V>(args, params, memory);
+}
 
-// Where the scheduler puts the queues: known before the header has come in.
-constexpr int kWorkers = (sizeof(PlanHeader) + kPlanAlign - 1) / kPlanAlign * kPlanAlign;
+template <class S, class V>
+__global__ __launch_bounds__(S::all_threads, 1) void attention_kernel_of_teams(const __grid_constant__ RunArgs args,
+                                                                              const __grid_constant__ typename V::Params params,
+                                                                              const __grid_constant__ BoxMaps maps) {
+  extern __shared__ __align__(1024) char memory[];
+  run_teams<S, V>(args, params, maps, memory);
+}
 
 template <class S>
-constexpr int tile_bytes() {
-  return S::larger(Class<S, 0>::bytes, Class<S, 1>::bytes);
-}
-
-// Asks for a structure that every block or worker needs, 16 bytes a thread from `first_thread` on.
-template <class T>
-ATTNLOOM_DEVICE void copy_struct(T& to, const void* from, int first_thread) {
-  static_assert(sizeof(T) % 16 == 0);
-  const int i = static_cast<int>(threadIdx.x) - first_thread;
-  if (0 <= i && i < static_cast<int>(sizeof(T) / 16)) copy_16(shared_address(&to) + 16 * i, static_cast<const char*>(from) + 16 * i, true);
-}
-
-// Asks for the item after the one at hand, if the worker has one.
+using Maps = std::conditional_t<(S::copiers > 0), BoxMaps, NoMaps>;
 template <class S, class V>
-ATTNLOOM_DEVICE void ask_item(const RunArgs& args, Shared<S, V>& shared) {
-  const char* plan = static_cast<const char*>(args.plan);
-  const WorkerQueue& queue = shared.queue;
-  if (queue.next < queue.end) copy_struct(shared.next, reinterpret_cast<const Item*>(plan + shared.plan.items) + queue.next, 96);
-  close_group();
-}
-// Makes it the one at hand, by one thread.
-template <class S, class V>
-ATTNLOOM_DEVICE void take_item(Shared<S, V>& shared) {
-  shared.queue.first = shared.next;
-  shared.queue.next++;
-}
-// Goes to the first unit of the item at hand, by one thread.
-template <class S, class V>
-ATTNLOOM_DEVICE void enter_item(Shared<S, V>& shared) {
-  shared.head = shared.queue.first.head0;
-  shared.count = shared.queue.first.q_tokens * shared.group;
-}
-
-// Goes to the worker's next unit, if it has one of tile class C, and tells.
-template <int C, class S, class V>
-struct Onward {
-  const RunArgs& args;
-  Shared<S, V>& shared;
-
-  ATTNLOOM_DEVICE bool operator()() const {
-    const WorkerQueue& queue = shared.queue;
-    const bool same_item = shared.head + 1 < queue.first.head0 + queue.first.heads;
-    if (!same_item && queue.next >= queue.end) return false;
-    if (!same_item) wait_groups<0>();
-    __syncthreads();
-    if (!same_item && !S::one_class && shared.next.tile_class != C) return false;
-    if (is_first_thread()) {
-      if (same_item) {
-        shared.head++;
-      } else {
-        take_item(shared);
-        enter_item(shared);
-      }
-    }
-    __syncthreads();
-    if (!same_item) ask_item(args, shared);
-    return true;
-  }
-};
-
-// Runs a unit of tile class C, and perhaps some that follow it.
-template <int C, class S, class V, class R>
-ATTNLOOM_DEVICE void run_unit(const Unit<S, V, R>& unit, Shared<S, V>& shared, char* memory) {
-  using Tile = Class<S, C>;
-  const int warp = warp_id();
-  if constexpr (Tile::split_keys) FewRows<S, V, C, R>{unit, memory, shared.noted, shared.found[warp]}.run();
-  else if constexpr (Tile::wgmma)
-    WgmmaRows<S, V, C, R>{unit, memory, shared.noted, shared.route, shared.found[warp], shared.seen[warp]}.run(
-        Onward<C, S, V>{unit.args, shared});
-  else ManyRows<S, V, C, R>{unit, memory, shared.noted, shared.route, shared.found[warp], shared.seen[warp]}.run();
-}
-
-// Runs the units of the item at hand, a kv head each.
-template <class S, class V>
-ATTNLOOM_DEVICE void run_item(const RunArgs& args, const typename V::Params& params, Shared<S, V>& shared, char* memory) {
-  const Item& item = shared.queue.first;
-  const Unit<S, V, typename Shared<S, V>::R> unit{
-      args,         params,         shared.index, shared.plan,  item,        shared.rows,
-      shared.facts, shared.merging, shared.head,  shared.count, shared.group};
-  if (is_first_thread()) enter_item(shared);
-  for (;;) {
-    __syncthreads();
-    if (S::one_class || item.tile_class == 0) run_unit<0>(unit, shared, memory);
-    else run_unit<1>(unit, shared, memory);
-    if (unit.merges()) merge_if_last(unit);
-    __syncthreads();
-    if (shared.head + 1 == item.head0 + item.heads) return;
-    __syncthreads();
-    if (is_first_thread()) shared.head++;
-  }
-}
+using AttentionKernel = void (*)(RunArgs, typename V::Params, Maps<S>);
 
 template <class S, class V>
-__global__ __launch_bounds__(S::threads, S::blocks) void attention_kernel(const __grid_constant__ RunArgs args,
-                                                                          const __grid_constant__ typename V::Params params) {
-  extern __shared__ __align__(1024) char memory[];
-  __shared__ Shared<S, V> shared;
-  const char* plan = static_cast<const char*>(args.plan);
-  // All that is needed to begin is one load away.
-  copy_struct(shared.index, args.device_index, 0);
-  copy_struct(shared.plan, plan, 32);
-  copy_struct(shared.queue, plan + kWorkers + blockIdx.x * sizeof(WorkerQueue), 64);
-  close_group();
-  if (is_first_thread()) {
-    shared.group = args.num_qo_heads / args.num_kv_heads;
-    shared.route.step = 0;
-  }
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;");
-#endif
-  wait_groups<0>();
-  if constexpr (S::keys_ahead) wait_for_kernel_before();
-  __syncthreads();
-  const WorkerQueue& queue = shared.queue;
-  for (;;) {
-    ask_item(args, shared);  // it comes in while this one runs
-    if (queue.first.q_tokens > 0) run_item(args, params, shared, memory);
-    if (queue.next >= queue.end) return;
-    wait_groups<0>();
-    __syncthreads();
-    if (is_first_thread()) take_item(shared);
-    __syncthreads();
-  }
+constexpr AttentionKernel<S, V> kernel_of() {
+  if constexpr (S::copiers > 0) return attention_kernel_of_teams<S, V>;
+  else return attention_kernel<S, V>;
+}
+// The attention kernel of keys that were transformed ahead.
+template <class S, class V>
+constexpr AttentionKernel<S, V> kernel_after() {
+  return kernel_of<WithKeysAhead<S>, WithoutKeyTransform<V>>();
+}
+// That of all others; teams transform no keys themselves.
+template <class S, class V>
+constexpr AttentionKernel<S, V> kernel_alone() {
+  if constexpr (S::copiers > 0 && V::has_key_transform) return kernel_after<S, V>();
+  else return kernel_of<S, V>();
 }
 
 template <class S>
@@ -168,8 +58,7 @@ constexpr int ahead_bytes() {
 template <class S, class V>
 cudaError_t find_blocks_ahead(int* blocks) {
   if constexpr (kGoesAhead<S, V>) {
-    const cudaError_t status = cudaFuncSetAttribute(attention_kernel<WithKeysAhead<S>, WithoutKeyTransform<V>>,
-                                                    cudaFuncAttributeMaxDynamicSharedMemorySize, tile_bytes<S>());
+    const cudaError_t status = cudaFuncSetAttribute(kernel_after<S, V>(), cudaFuncAttributeMaxDynamicSharedMemorySize, tile_bytes<S>());
     if (status != cudaSuccess) return status;
     return cudaOccupancyMaxActiveBlocksPerMultiprocessor(blocks, transform_keys_kernel<S, V>, 32 * kAheadWarps, ahead_bytes<S>());
   }
@@ -188,10 +77,10 @@ Grid find_grid(int device) {
   int now = 0, processors = 0, blocks = 0, ahead = 0, major = 0;
   const auto ok = [&grid](cudaError_t e) { return grid.status == 0 ? (grid.status = e) == cudaSuccess : false; };
   if (!ok(cudaGetDevice(&now)) || !ok(cudaSetDevice(device))) return grid;
-  if (ok(cudaFuncSetAttribute(attention_kernel<S, V>, cudaFuncAttributeMaxDynamicSharedMemorySize, tile_bytes<S>())) &&
+  if (ok(cudaFuncSetAttribute(kernel_alone<S, V>(), cudaFuncAttributeMaxDynamicSharedMemorySize, tile_bytes<S>())) &&
       ok(find_blocks_ahead<S, V>(&ahead)) && ok(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device)) &&
       ok(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device)) &&
-      ok(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, attention_kernel<S, V>, S::threads, tile_bytes<S>()))) {
+      ok(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel_alone<S, V>(), S::all_threads, tile_bytes<S>()))) {
     if (blocks == 0) grid.status = cudaErrorLaunchOutOfResources;
     grid.attention = processors * blocks;
     grid.ahead = processors * ahead;
@@ -214,9 +103,9 @@ Grid grid_of(int device) {
 }
 
 // Launches a kernel, which may begin before the one before it has ended where it `overlaps`.
-template <class Params>
-cudaError_t launch(void (*kernel)(RunArgs, Params), int blocks, int threads, int bytes, cudaStream_t stream, bool overlaps,
-                   const RunArgs& args, const Params& params) {
+template <class... Args>
+cudaError_t launch(void (*kernel)(Args...), int blocks, int threads, int bytes, cudaStream_t stream, bool overlaps,
+                   const Args&... args) {
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(blocks);
   config.blockDim = dim3(threads);
@@ -227,7 +116,13 @@ cudaError_t launch(void (*kernel)(RunArgs, Params), int blocks, int threads, int
   early[0].val.programmaticStreamSerializationAllowed = 1;
   config.attrs = early;
   config.numAttrs = overlaps ? 1 : 0;
-  return cudaLaunchKernelEx(&config, kernel, args, params);
+  return cudaLaunchKernelEx(&config, kernel, args...);
+}
+
+template <class S>
+Maps<S> maps_for(const RunArgs& args) {
+  if constexpr (S::copiers > 0) return maps_of(args, S::t_q[kTallClass<S>], S::max_t_kv);
+  else return NoMaps{};
 }
 
 template <class S, class V>
@@ -239,12 +134,13 @@ cudaError_t launch_attention(const RunArgs& args, const typename V::Params& para
       if (status != cudaSuccess) return status;
       RunArgs after = args;
       after.k = {args.keys_ahead, 0, S::head_dim, 0};
-      return launch(attention_kernel<WithKeysAhead<S>, WithoutKeyTransform<V>>, args.num_workers, S::threads, tile_bytes<S>(),
-                    stream, grid.overlaps, after, params);
+      return launch(kernel_after<S, V>(), args.num_workers, S::all_threads, tile_bytes<S>(), stream, grid.overlaps, after, params,
+                    maps_for<S>(args));
     }
   }
-  attention_kernel<S, V><<<args.num_workers, S::threads, tile_bytes<S>(), stream>>>(args, params);
-  return cudaGetLastError();
+  if (S::copiers > 0 && V::has_key_transform) return cudaErrorInvalidValue;
+  return launch(kernel_alone<S, V>(), args.num_workers, S::all_threads, tile_bytes<S>(), stream, false, args, params,
+                maps_for<S>(args));
 }
 
 template <class Config, class V>

@@ -35,10 +35,12 @@ struct Source {
 
   // Where key 0 of the item's block row would lie among those that were transformed ahead.
   ATTNLOOM_DEVICE const char* keys_ahead() const {
+    return static_cast<const char*>(args.k.data) + int64_t{slice_ahead()} * kSlice * S::head_dim * S::key_bytes;
+  }
+  ATTNLOOM_DEVICE int slice_ahead() const {
     int row = item.level_row;
     for (int level = 0; level < item.level; level++) row += index.levels[level].num_rows;
-    const int64_t slice = int64_t{head} * index.ahead[index.num_ahead].begin + index.ahead[row].begin - index.ahead[row].first;
-    return static_cast<const char*>(args.k.data) + slice * kSlice * S::head_dim * S::key_bytes;
+    return head * index.ahead[index.num_ahead].begin + index.ahead[row].begin - index.ahead[row].first;
   }
   // From a page of K to the next, in units of 16 bytes. Keys transformed ahead lie as if the pages of a row followed each other.
   ATTNLOOM_DEVICE uint32_t stride_page() const {
@@ -74,13 +76,14 @@ struct Route {
   Trail trail;
   const char* base[2];
   uint32_t stride_page[2], stride_slot[2];
-  int step;  // 0: none has been found
+  int step;       // 0: none has been found
+  int row_ahead;  // of key 0 among those transformed ahead
 
   template <class S>
   ATTNLOOM_DEVICE void find(const Source<S>& source, int step) {
     if (step == this->step) trail.pages = source.pages(), trail.wide = source.wide();
     else begin(source, step);
-    if constexpr (S::keys_ahead) base[0] = source.keys_ahead();
+    if constexpr (S::keys_ahead) base[0] = source.keys_ahead(), row_ahead = source.slice_ahead() * kSlice;
     else base[0] = source.keys();
     base[1] = source.values();
   }
@@ -204,6 +207,25 @@ ATTNLOOM_DEVICE void copy_rows(const char* base, const Slice& slice, uint32_t to
       const uint32_t from = slice.at[Which][Slice::place<rows>(row)];
       copy_16(to + Tile::at(row, first + piece), base + 16 * uint64_t{from} + piece * 16, from != kNowhere, policy...);
     }
+  }
+}
+
+// Copies 32 rows to a tile of blocks; each lane says where one of them lies, in units of 16 bytes.
+template <class Tile, int RowBytes>
+ATTNLOOM_DEVICE void copy_32_rows(const char* base, uint32_t at, uint32_t to) {
+  static_assert(Tile::in_blocks && RowBytes == Tile::pieces * 16);
+  constexpr int rows = Tile::template rows_at_a_time<RowBytes>();
+  const int lane = lane_id(), row = lane / 8, piece = lane % 8;
+  base += piece * 16;
+  const uint32_t corner = to + Tile::at(row, piece);
+#pragma unroll 2
+  for (int i = 0; i < 32 / rows; i++) {
+    const uint32_t from = __shfl_sync(~0u, at, i * rows + row);
+#pragma unroll
+    for (int block = 0; block < (Tile::pieces + 7) / 8; block++)
+      if (8 * block + piece < Tile::pieces)
+        copy_16((corner ^ (i * rows & 7) * 16) + block * Tile::block_bytes + i * rows * Tile::row_bytes,
+                base + 16 * uint64_t{from} + block * 128, from != kNowhere);
   }
 }
 

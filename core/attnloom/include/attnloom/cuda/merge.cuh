@@ -107,7 +107,7 @@ ATTNLOOM_DEVICE void merge_row(const RunArgs& args, const typename V::Params& pa
 
 // Adds 1, and returns what was there. What the block wrote before is seen by those who add later, and what they wrote
 // before by this block after its next barrier.
-ATTNLOOM_DEVICE int arrive(int* at) {
+ATTNLOOM_DEVICE int count_arrival(int* at) {
   int before;
   asm volatile("atom.add.acq_rel.gpu.global.s32 %0, [%1], 1;" : "=r"(before) : "l"(at) : "memory");
   return before;
@@ -119,12 +119,12 @@ ATTNLOOM_DEVICE void merge_if_last(const Unit<S, V, R>& unit) {
   Merging& merging = unit.merging;
   const Parts parts = merging.parts;
   const int32_t listed = look_up(parts, 0);
-  __syncthreads();
+  sync<S>();
   if (is_first_thread()) {
-    merging.is_last = arrive(merging.arrived) + 1 == parts.count;
+    merging.is_last = count_arrival(merging.arrived) + 1 == parts.count;
     if (merging.is_last) *merging.arrived = 0;  // for the next run
   }
-  __syncthreads();
+  sync<S>();
   if (!merging.is_last) return;
   unit.by_half_warps([&](int r, bool real) {
     const Site site = unit.rows.site(r, unit.head);

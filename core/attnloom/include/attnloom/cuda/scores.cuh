@@ -85,11 +85,13 @@ struct LineReading {
 // Products whose logits are curves of them, up to a limit; and scores that are logits, as transforms made them one by one.
 template <class V, int M>
 struct CurveReading : PlainReading<V, M> {
+  bool found = false;
   float c1;        // of a product in the power of two
   Curve of[M][2];  // the further coefficients there; the limit is of logits
 
   template <class R>
   ATTNLOOM_DEVICE void find(const Pairs<V>& pairs, const R& rows, const Units<V>& units, int first_row) {
+    found = true;
     const float square = units.scale * units.scale, cubed = square * units.scale * kLog2E;
     c1 = units.scale * kLog2E;
 #pragma unroll

@@ -8,7 +8,7 @@ namespace attnloom::cuda {
 
 constexpr int kSlice = 16;  // keys that one warp copies at a time
 
-// Config: static constexpr DType q, kv, out; int head_dim, head_dim_v, t_q[2], t_kv[2], warps, stages, blocks; bool wgmma[2].
+// Config: static constexpr DType q, kv, out; int head_dim, head_dim_v, t_q[2], t_kv[2], warps, copiers, stages, blocks; bool wgmma[2].
 template <class Config>
 struct Shape : Config {
   static constexpr DType T = Config::q;
@@ -17,6 +17,8 @@ struct Shape : Config {
   static constexpr int slices = narrow ? 2 : 1;  // that a warp of few rows takes at a time
   static constexpr bool keys_ahead = false;  // see keys_ahead.cuh
   static constexpr int threads = 32 * Config::warps;
+  static constexpr int all_threads = threads + 32 * Config::copiers;  // of a block
+  static constexpr int team = 0;  // see sync()
   static constexpr int k_steps = Config::head_dim / 16;
   static constexpr int o_tiles = Config::head_dim_v / 8;
   using QTile = Tiled<Config::head_dim>;
@@ -32,7 +34,7 @@ struct Shape : Config {
 };
 
 // One tile class of a kernel. Few rows: every warp holds all of them and takes its own keys, and the states of the warps
-// merge at the end. Many rows: every warp holds some of them, and all take the same keys; with `wgmma`, 16 of each 64 rows.
+// merge at the end. Many rows: every warp holds some of them, and all take the same keys.
 template <class S, int C>
 struct Class {
   static constexpr int t_q = S::t_q[C], t_kv = S::t_kv[C];
@@ -55,8 +57,8 @@ struct Class {
   static constexpr int bytes = q_bytes + kv_bytes;
 
   static_assert(t_q % 16 == 0 && t_kv % kSlice == 0);
-  static_assert(m_tiles <= 2, "a warp holds at most 32 rows");
-  static_assert(!wgmma || (t_q % 64 == 0 && t_kv == 64));
+  static_assert(wgmma || m_tiles <= 2, "a warp holds at most 32 rows");
+  static_assert(!wgmma || (t_q == 128 && t_kv == (S::copiers > 0 ? 128 : 64)));
 };
 
 }  // namespace attnloom::cuda

@@ -67,14 +67,21 @@ struct Span {
   static constexpr float usual = T == kF16 ? 7.0f : -90.0f, most = T == kF16 ? 15.0f : 30.0f;
 };
 
+// How many sums, or maxima, of a row's scores are made side by side: one is waited for again and again, each takes registers.
+template <int N>
+constexpr int kChains = N > 8 ? 2 : 1;
+
 // Not less than any of the scores; 0 where all are below, or a NaN.
 template <int N>
 ATTNLOOM_DEVICE float bound_of(const float (&s)[N][4], int h) {
 #if __CUDA_ARCH__ >= 900
-  int bound = 0;
+  int bounds[kChains<N>] = {};
 #pragma unroll
-  for (int t = 0; t < N; t++) bound = __vimax3_s32_relu(__float_as_int(s[t][2 * h]), __float_as_int(s[t][2 * h + 1]), bound);
-  return __int_as_float(bound);
+  for (int t = 0; t < N; t++) {
+    int& bound = bounds[t % kChains<N>];
+    bound = __vimax3_s32_relu(__float_as_int(s[t][2 * h]), __float_as_int(s[t][2 * h + 1]), bound);
+  }
+  return __int_as_float(max(bounds[0], bounds[kChains<N> - 1]));
 #else
   float bound = 0.0f;
 #pragma unroll
@@ -121,14 +128,14 @@ ATTNLOOM_DEVICE Rescale<M> follow(const float (&s)[M][N][4], const Reading& read
 // Half h of the scores becomes weights of T, `weight` of (score, keys after the lane's first), and d grows by them.
 template <DType T, int N, class F>
 ATTNLOOM_DEVICE void take_row(const float (&s)[N][4], uint32_t (&p)[N / 2][4], float& d, int h, F weight) {
-  float sum = 0.0f;
+  float sums[kChains<N>] = {};
 #pragma unroll
   for (int t = 0; t < N; t++) {
     const float a = weight(s[t][2 * h], 8 * t), b = weight(s[t][2 * h + 1], 8 * t + 1);
-    sum += a + b;
+    sums[t % kChains<N>] += a + b;
     p[t / 2][t % 2 * 2 + h] = pack<T>(a, b);
   }
-  d += sum;
+  d += kChains<N> > 1 ? sums[0] + sums[kChains<N> - 1] : sums[0];
 }
 
 // Scores become weights of T, and d grows by them.
@@ -184,25 +191,33 @@ ATTNLOOM_DEVICE void take_weights_on_curves(const float (&s)[M][N][4], const Rea
 }
 
 // One step of the online softmax: products of rows [first_row, ...) with keys from `first_key` on become weights of T. O~ is
-// left to the caller. `reading`: what `read` says; the rest: see `score`.
-template <class S, class V, DType T = S::T, int M, int N, class R>
+// left to the caller. `reading`: what `read` says; `ready`: called before the first weight is made; the rest: see `score`.
+template <class S, class V, DType T = S::T, int M, int N, class R, class F>
 ATTNLOOM_DEVICE Rescale<M> weigh(float (&s)[M][N][4], Weights<M, N>& p, State16<S, V, M>& state, Reading<V, M> reading,
                                  const Pairs<V>& pairs, const R& rows, const Units<V>& units, int first_row, int first_key,
-                                 const int* noted, bool whole) {
+                                 const int* noted, bool whole, F ready) {
   Rescale<M> rescale{};
   bool on_curve = false;
   if constexpr (V::may_curve) {
-    reading.find(pairs, rows, units, first_row);
+    if (!reading.found) reading.find(pairs, rows, units, first_row);
     on_curve = follow_curves<S, V, T>(s, reading, state, whole, rescale);
     if (on_curve && whole) {
+      ready();
       take_weights_on_curves<S, V, T>(s, reading, p, state);
       return rescale;
     }
   }
   score<S, V>(s, reading, pairs, rows, units, first_row, first_key, noted, whole, on_curve);
   if constexpr (V::use_softmax) rescale = follow<S, V, T>(s, reading, state, units.step);
+  ready();
   take_weights<S, V, T>(s, reading, p, state, units.step);
   return rescale;
+}
+template <class S, class V, DType T = S::T, int M, int N, class R>
+ATTNLOOM_DEVICE Rescale<M> weigh(float (&s)[M][N][4], Weights<M, N>& p, State16<S, V, M>& state, Reading<V, M> reading,
+                                 const Pairs<V>& pairs, const R& rows, const Units<V>& units, int first_row, int first_key,
+                                 const int* noted, bool whole) {
+  return weigh<S, V, T>(s, p, state, reading, pairs, rows, units, first_row, first_key, noted, whole, [] {});
 }
 
 }  // namespace attnloom::cuda

@@ -1,5 +1,6 @@
 // A unit of work: one item's rows under one kv head.
 #pragma once
+#include "barrier.cuh"
 #include "finalize.cuh"
 #include "operands.cuh"
 
@@ -63,7 +64,7 @@ struct Unit {
 
   // Notes the unit's facts, by one thread. Queries will be multiplied by `query_factor`.
   ATTNLOOM_DEVICE void note_facts(bool listed, float query_factor = 1.0f) const {
-    if (threadIdx.x != 96) return;
+    if (thread_id<S>() != S::threads - 32) return;
     const LevelView& level = index.levels[item.level];
     float scale = args.sm_scale / query_factor;
     if constexpr (!V::has_key_transform && !S::keys_ahead) scale *= head_scale(args.k_scale, head);
@@ -73,7 +74,7 @@ struct Unit {
 
   // Notes what a merge of the unit's rows will need, by one thread, which waits for it.
   ATTNLOOM_DEVICE void note_merging() const {
-    if (threadIdx.x != 64 || !merges()) return;
+    if (thread_id<S>() != S::larger(S::threads - 64, 0) || !merges()) return;
     const char* base = static_cast<const char*>(args.plan);
     const int entry = item.merge_id + (head - item.head0) * group;
     merging.parts = Parts(plan, base, entry);
@@ -92,23 +93,23 @@ struct Unit {
     }
   }
 
-  // Describes the rows of the unit, `tile_rows` of them, and its facts, by all threads; each meets `see(row, by_position)`.
+  // Describes the rows of the unit, `tile_rows` of them, and its facts, by all threads; each meets `see(r, row, by_position)`.
   template <class F>
   ATTNLOOM_DEVICE void describe(int tile_rows, F see) const {
     const bool by_list = listed();
     note_facts(by_list);
     note_merging();
 #pragma unroll 1
-    for (int r = threadIdx.x; r < tile_rows; r += S::threads) {
+    for (int r = thread_id<S>(); r < tile_rows; r += S::threads) {
       const PackedRow<V> one = row(r, V::has_kv_range && by_list);
-      see(one, V::has_kv_range && by_list);
+      see(r, one, V::has_kv_range && by_list);
       rows.put(r, one);
       rows.q_at[r] = q_at(one);
     }
-    __syncthreads();
+    sync<S>();
   }
   ATTNLOOM_DEVICE void describe(int tile_rows) const {
-    describe(tile_rows, [](const PackedRow<V>&, bool) {});
+    describe(tile_rows, [](int, const PackedRow<V>&, bool) {});
   }
 
   ATTNLOOM_DEVICE KeySite<V> key_site() const {
@@ -124,9 +125,9 @@ struct Unit {
     constexpr int pieces = S::head_dim / 8;
     const char* q = static_cast<const char*>(args.q.data);
     const int rows = count;
-    if constexpr (S::threads % pieces == 0 && S::threads / pieces % 8 == 0) {
+    if constexpr (S::threads / pieces % 8 == 0 && Tile::t_q * pieces % S::threads == 0) {
       constexpr int apart = S::threads / pieces, at_once = Tile::wgmma ? 8 : 1;
-      const int thread = threadIdx.x, first = thread / pieces, piece = thread % pieces;
+      const int thread = thread_id<S>(), first = thread / pieces, piece = thread % pieces;
       const uint32_t corner = to + Tile::QTile::at(first, piece);
 #pragma unroll 1
       for (int i = 0; i < Tile::t_q / apart; i += at_once) {
@@ -140,7 +141,7 @@ struct Unit {
       }
     } else {
 #pragma unroll(Tile::wgmma ? 4 : 1)
-      for (int n = threadIdx.x; n < Tile::t_q * pieces; n += S::threads)
+      for (int n = thread_id<S>(); n < Tile::t_q * pieces; n += S::threads)
         copy_16(to + Tile::QTile::at(n / pieces, n % pieces), q + 16 * uint64_t{at(n / pieces)} + 16 * (n % pieces),
                 n / pieces < rows);
     }

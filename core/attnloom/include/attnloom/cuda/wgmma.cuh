@@ -7,11 +7,27 @@
 
 namespace attnloom::cuda {
 
-// An operand whose blocks of 64 columns lie `block_bytes` apart; eight rows of a block take 1,024 bytes.
-ATTNLOOM_DEVICE uint64_t operand(uint32_t address, int block_bytes) {
-  constexpr uint64_t swizzle_128 = uint64_t{1} << 62, eight_rows = uint64_t{1024 / 16} << 32;
-  return swizzle_128 | eight_rows | static_cast<uint64_t>(block_bytes / 16) << 16 | (address / 16 & 0x3fff);
+constexpr uint64_t kSwizzle128 = uint64_t{1} << 62, kEightRows = uint64_t{1024 / 16} << 32;  // 1,024 bytes of a block
+
+// The lower half of an operand whose blocks of 64 columns lie `block_bytes` apart.
+ATTNLOOM_DEVICE uint32_t operand_at(uint32_t address, int block_bytes) {
+  return static_cast<uint32_t>(block_bytes / 16) << 16 | (address / 16 & 0x3fff);
 }
+ATTNLOOM_DEVICE uint64_t operand(uint32_t address, int block_bytes) {
+  return kSwizzle128 | kEightRows | static_cast<uint64_t>(block_bytes / 16) << 16 | (address / 16 & 0x3fff);
+}
+
+// An operand of which the compiler knows that it is the same on all lanes, and can keep it in uniform registers.
+struct Operand {
+  uint32_t low;
+
+  ATTNLOOM_DEVICE explicit Operand(uint32_t begin) : low(__shfl_sync(~0u, begin, 0)) {}
+
+  // What lies `bytes` further on.
+  ATTNLOOM_DEVICE uint64_t at(int bytes) const {
+    return kSwizzle128 | kEightRows | (low + bytes / 16);
+  }
+};
 
 // What this thread has written to shared memory by copies and stores can be read by products after the next barrier.
 ATTNLOOM_DEVICE void publish() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
@@ -52,18 +68,26 @@ ATTNLOOM_DEVICE void settle(T (&x)[N][4]) {
 #define ATTNLOOM_TILES_14(how) ATTNLOOM_TILES_12(how), ATTNLOOM_TILES_2(how, 12)
 #define ATTNLOOM_TILES_16(how) ATTNLOOM_TILES_14(how), ATTNLOOM_TILES_2(how, 14)
 
-// c = a b^T, or c += a b^T, of 64 rows of a and 64 rows of b, 16 columns of each, both in shared memory.
-template <DType T, bool Add>
-ATTNLOOM_DEVICE void multiply_rows(float (&c)[8][4], uint64_t a, uint64_t b) {
-#define ATTNLOOM_MULTIPLY(TYPE, HOW)                                                                                   \
-  asm volatile("{.reg .pred add; setp.ne.b32 add, %34, 0; wgmma.mma_async.sync.aligned.m64n64k16.f32." TYPE "." TYPE   \
-               " {" ATTNLOOM_REGISTERS_32 "}, %32, %33, add, 1, 1, 0, 0;}"                                             \
-               : ATTNLOOM_TILES_8(HOW)                                                                                 \
+// c = a b^T, or c += a b^T, of 64 rows of a and 8 N rows of b, 16 columns of each, both in shared memory.
+template <DType T, bool Add, int N>
+ATTNLOOM_DEVICE void multiply_rows(float (&c)[N][4], uint64_t a, uint64_t b) {
+#define ATTNLOOM_MULTIPLY(TYPE, HOW, COLUMNS, REGISTERS, TILES, A, B, ADD)                                                    \
+  asm volatile("{.reg .pred add; setp.ne.b32 add, " ADD ", 0; wgmma.mma_async.sync.aligned.m64n" COLUMNS "k16.f32." TYPE "." TYPE \
+               " {" REGISTERS "}, " A ", " B ", add, 1, 1, 0, 0;}"                                                            \
+               : TILES(HOW)                                                                                                   \
                : "l"(a), "l"(b), "n"(int{Add}))
-  if constexpr (T == kBF16 && Add) ATTNLOOM_MULTIPLY("bf16", "+f");
-  else if constexpr (T == kBF16) ATTNLOOM_MULTIPLY("bf16", "=f");
-  else if constexpr (Add) ATTNLOOM_MULTIPLY("f16", "+f");
-  else ATTNLOOM_MULTIPLY("f16", "=f");
+#define ATTNLOOM_MULTIPLY_N(...)                                                \
+  if constexpr (T == kBF16 && Add) ATTNLOOM_MULTIPLY("bf16", "+f", __VA_ARGS__); \
+  else if constexpr (T == kBF16) ATTNLOOM_MULTIPLY("bf16", "=f", __VA_ARGS__);   \
+  else if constexpr (Add) ATTNLOOM_MULTIPLY("f16", "+f", __VA_ARGS__);           \
+  else ATTNLOOM_MULTIPLY("f16", "=f", __VA_ARGS__)
+  static_assert(N == 8 || N == 16);
+  if constexpr (N == 8) {
+    ATTNLOOM_MULTIPLY_N("64", ATTNLOOM_REGISTERS_32, ATTNLOOM_TILES_8, "%32", "%33", "%34");
+  } else {
+    ATTNLOOM_MULTIPLY_N("128", ATTNLOOM_REGISTERS_64, ATTNLOOM_TILES_16, "%64", "%65", "%66");
+  }
+#undef ATTNLOOM_MULTIPLY_N
 #undef ATTNLOOM_MULTIPLY
 }
 

@@ -82,7 +82,7 @@ struct WgmmaRows {
     const Item& item = unit.item;
     if (threadIdx.x == 32) route.find(Source<S>{unit.args, unit.index, item, unit.head}, kKeys);
     static_assert(Tile::t_q == S::threads);
-    unit.describe(Tile::t_q, [&](const PackedRow<V>& row, bool by_position) {
+    unit.describe(Tile::t_q, [&](int r, const PackedRow<V>& row, bool by_position) {
       seen_by[0].look(row, here(static_cast<int>(threadIdx.x)) < unit.count, item, by_position);
     });
     Seen<slots> seen[M];

@@ -1,0 +1,181 @@
+// Units of many rows and keys on Hopper: four warps each are a warpgroup of 64 rows, whose products run while it works on weights.
+// Other warps find the units and copy their queries and keys: see copiers.cuh.
+#pragma once
+#include "pipeline.cuh"
+
+namespace attnloom::cuda {
+
+// Which tiles of N keys some of a unit's rows see, one after the other, and of which some of these rows see all.
+template <class Sight, int N>
+struct Tiles {
+  const Sight &unit, &rows;
+  bool masked;
+
+  ATTNLOOM_DEVICE int after(int tile) const { return unit.template next_tile<N>(tile + 1); }
+  ATTNLOOM_DEVICE bool all_seen(int tile) const { return !masked && rows.sees_all(tile * N, (tile + 1) * N); }
+};
+// The same of one range, in registers: shared memory is slow behind copies.
+template <int N>
+struct Tiles<Seen<1>, N> {
+  int end, all_begin, all_end;
+
+  ATTNLOOM_DEVICE Tiles(const Seen<1>& unit, const Seen<1>& rows, bool masked)
+      : end((unit.hi[0] + N - 1) / N), all_begin((rows.all_lo[0] + N - 1) / N), all_end(masked ? 0 : rows.all_hi[0] / N) {}
+  ATTNLOOM_DEVICE int after(int tile) const { return tile + 1 < end ? tile + 1 : Seen<1>::kNone; }
+  ATTNLOOM_DEVICE bool all_seen(int tile) const { return all_begin <= tile && tile < all_end; }
+};
+
+template <class S, class V, int C>
+struct TeamRows {
+  using Tile = Class<S, C>;
+  using QTile = typename Tile::QTile;
+  using KTile = typename Tile::KTile;
+  using VTile = typename Tile::VTile;
+  using Sight = typename Found<S, V>::Sight;
+  static constexpr int kKeys = Tile::t_kv, kNone = Sight::kNone;
+  static constexpr int kTurns = 2, kOwn = 4;  // numbered barriers of each warpgroup: its turn at the tensor cores; its threads
+
+  using Scores = float[1][kKeys / 8][4];
+  using Operands = Weights<1, kKeys / 8>;
+
+  const Unit<S, V, typename Found<S, V>::R>& unit;
+  const Found<S, V>& found;
+  Pipeline& pipeline;
+  const int* noted;  // [kNotedTiles][t_kv] listed positions
+  char* memory;      // queries, two tiles of K, two of V
+  Progress& progress;
+
+  static ATTNLOOM_DEVICE int warpgroup() { return warp_id() / 4; }
+  static ATTNLOOM_DEVICE int first_row() { return 16 * warp_id(); }
+
+  // Before the first unit: the first warpgroup begins.
+  static ATTNLOOM_DEVICE void begin_turns() {
+    if (warpgroup() == 1) give_turn();
+  }
+
+  ATTNLOOM_DEVICE void run() {
+    const Positions positions{unit.index, unit.item, unit.facts.listed};
+    const Pairs<V> pairs{unit.params, unit.item, positions, unit.head, unit.facts.masked, unit.facts.by_position};
+    State16<S, V, 1> state;
+    state.clear();
+    settle(state.o[0]);
+    const int first = found.whole.template next_tile<kKeys>(0);
+    pipeline.queries.wait_full(progress.queries);
+    if constexpr (V::has_query_transform) {
+      unit.template transform_queries<Tile>(memory);
+      publish();
+      meet(kOwn + warpgroup(), 128);
+    }
+    Cursor<2> at = progress.tiles;
+    if (first != kNone) multiply(state, at, first, pairs);
+    else arrive_by_warp(pipeline.queries.empty[0]);
+    __syncwarp();
+    if (lane_id() == 0) progress.queries.passed++, progress.tiles = at;
+    if (first_row() < unit.count) unit.write_fragments(state, first_row());
+  }
+
+ private:
+  static ATTNLOOM_DEVICE void wait_turn() { meet(kTurns + warpgroup(), S::threads); }
+  static ATTNLOOM_DEVICE void give_turn() { pass(kTurns + (warpgroup() ^ 1), S::threads); }
+
+  ATTNLOOM_DEVICE const char* k_tile(int i) const { return memory + Tile::q_bytes + i * KTile::bytes(kKeys); }
+  ATTNLOOM_DEVICE const char* v_tile(int i) const { return k_tile(2) + i * VTile::bytes(kKeys); }
+
+  ATTNLOOM_DEVICE uint32_t queries() const {
+    return operand_at(shared_address(memory) + 64 * warpgroup() * QTile::row_bytes, QTile::block_bytes);
+  }
+  ATTNLOOM_DEVICE uint32_t keys_at(int i) const { return operand_at(shared_address(k_tile(i)), KTile::block_bytes); }
+  ATTNLOOM_DEVICE uint32_t values_at(int i) const { return operand_at(shared_address(v_tile(i)), VTile::block_bytes); }
+
+  // Multiplies the rows with the keys of the unit, from the tile `first` on.
+  ATTNLOOM_DEVICE void multiply(State16<S, V, 1>& state, Cursor<2>& at, int first, const Pairs<V>& pairs) const {
+    Ring<2>&keys = pipeline.keys, &values = pipeline.values;
+    const Units<V> units = unit.facts.units;
+    const Tiles<Sight, kKeys> tiles{found.whole, found.of[warpgroup()], pairs.masked};
+    Scores s;
+    Operands p;
+    keys.wait_full(at);
+    begin_products();
+    ask_scores(s, Operand(queries()), Operand(keys_at(at.place())));
+    close_products();
+    const uint32_t q_at = queries();
+    uint32_t k_at = keys_at(at.place() ^ 1), v_at = values_at(at.place());
+    int next = tiles.after(first);
+    wait_products<0>();
+    settle(s[0]);
+    arrive_by_warp(keys.empty[at.place()]);
+    weigh_rows(s, p, state, read_tile(first, units, pairs), at, first, units, pairs, tiles.all_seen(first), [] {});
+    for (;;) {
+      const Cursor<2> ahead{at.passed + 1};
+      settle(p[0]);
+      while (!(ends_soon(values.full[at.place()], at.parity()) &
+               (next == kNone || ends_soon(keys.full[ahead.place()], ahead.parity())))) {
+      }
+      const Operand q(q_at), k(k_at), v(v_at);
+      if (next == kNone) {
+        arrive_by_warp(pipeline.queries.empty[0]);
+        begin_products();
+        ask_values(state, p, v);
+        close_products();
+        break;
+      }
+      wait_turn();
+      begin_products();
+      ask_scores(s, q, k);
+      close_products();
+      ask_values(state, p, v);
+      close_products();
+      give_turn();
+      // What is read from shared memory is read while products run.
+      at.passed++;
+      k_at = keys_at(at.place() ^ 1), v_at = values_at(at.place());
+      const int tile = next;
+      next = tiles.after(tile);
+      const auto reading = read_tile(tile, units, pairs);
+      wait_products<1>();
+      settle(s[0]);
+      arrive_by_warp(keys.empty[at.place()]);
+      const Rescale<1> rescale = weigh_rows(s, p, state, reading, at, tile, units, pairs, tiles.all_seen(tile), [&] {
+        // Values are waited for next, and weights go where those before were read.
+        wait_products<0>();
+        settle(state.o[0]);
+        arrive_by_warp(values.empty[at.place() ^ 1]);
+      });
+      rescale.apply(state.o);
+    }
+    wait_products<0>();
+    settle(state.o[0]);
+    arrive_by_warp(values.empty[at.place()]);
+    at.passed++;
+  }
+
+  // How the scores of a tile will be read.
+  ATTNLOOM_DEVICE Reading<V, 1> read_tile(int tile, const Units<V>& units, const Pairs<V>& pairs) const {
+    auto reading = read<V, 1>(pairs, unit.rows, units, first_row(), tile * kKeys);
+    if constexpr (V::may_curve) reading.find(pairs, unit.rows, units, first_row());
+    return reading;
+  }
+  // Scores that have come in become weights, once `ready` has been called.
+  template <class F>
+  ATTNLOOM_DEVICE Rescale<1> weigh_rows(Scores& s, Operands& p, State16<S, V, 1>& state, const Reading<V, 1>& reading, Cursor<2> at,
+                                        int tile, const Units<V>& units, const Pairs<V>& pairs, bool all_seen, F ready) const {
+    const int* positions = noted + at.passed % kNotedTiles * kKeys;
+    return weigh<S, V>(s, p, state, reading, pairs, unit.rows, units, first_row(), tile * kKeys, positions, all_seen, ready);
+  }
+
+  // s = Q K^T.
+  static ATTNLOOM_DEVICE void ask_scores(Scores& s, const Operand& q, const Operand& k) {
+    multiply_rows<S::T, false>(s[0], q.at(0), k.at(0));
+#pragma unroll
+    for (int step = 1; step < S::k_steps; step++)
+      multiply_rows<S::T, true>(s[0], q.at(QTile::at(0, 2 * step)), k.at(KTile::at(0, 2 * step)));
+  }
+  // O~ += P V.
+  static ATTNLOOM_DEVICE void ask_values(State16<S, V, 1>& state, const Operands& p, const Operand& v) {
+#pragma unroll
+    for (int step = 0; step < kKeys / 16; step++)
+      multiply_columns<S::T>(state.o[0], p[0][step], v.at(step * 16 * VTile::row_bytes));
+  }
+};
+
+}  // namespace attnloom::cuda

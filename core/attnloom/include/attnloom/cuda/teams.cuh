@@ -1,0 +1,99 @@
+// A block of two teams: some warps find units and copy ahead of those that compute.
+#pragma once
+#include "block.cuh"
+#include "copiers.cuh"
+#include "team_rows.cuh"
+
+namespace attnloom::cuda {
+
+template <class S>
+constexpr int kTallClass = Class<S, 0>::wgmma ? 0 : 1;
+
+template <class S, class V>
+struct SharedByTeams {
+  using R = typename Found<S, V>::R;
+  alignas(16) IndexView index;
+  alignas(16) PlanHeader plan;
+  alignas(16) WorkerQueue queue;
+  Found<S, V> found[kFound];
+  Pipeline pipeline;
+  Progress progress[S::warps];
+  typename Copiers<S, V, kTallClass<S>>::Own own;
+  int group;
+  Slice places[S::warps][2];
+  int noted[S::larger(S::warps * S::stages * S::slices * kSlice, kNotedTiles * S::max_t_kv)];
+};
+
+// Runs the units of an item of few rows, a kv head each.
+template <class S, class V, class R>
+ATTNLOOM_DEVICE void run_short(const Unit<S, V, R>& unit, Found<S, V>& found, char* memory, int* noted, Slice* places) {
+  sync<S>();
+  if (is_first_thread()) found.head = unit.item.head0, found.count = unit.item.q_tokens * unit.group;
+  for (;;) {
+    sync<S>();
+    FewRows<S, V, 0, R>{unit, memory, noted, places}.run();
+    if (unit.merges()) merge_if_last(unit);
+    sync<S>();
+    if (found.head + 1 == unit.item.head0 + unit.item.heads) return;
+    sync<S>();
+    if (is_first_thread()) found.head++;
+  }
+}
+
+// What the copiers have found, those who compute run.
+template <class S, class V>
+ATTNLOOM_DEVICE void compute(const RunArgs& args, const typename V::Params& params, SharedByTeams<S, V>& shared, char* memory) {
+  using R = typename SharedByTeams<S, V>::R;
+  using Tall = TeamRows<S, V, kTallClass<S>>;
+  Pipeline& pipeline = shared.pipeline;
+  Progress& progress = shared.progress[warp_id()];
+  Tall::begin_turns();
+  for (;;) {
+    const Cursor<kFound> at_unit = progress.units;
+    pipeline.units.wait_full(at_unit);
+    Found<S, V>& found = shared.found[at_unit.place()];
+    if (found.work == Work::kEnd) return;
+    const Unit<S, V, R> unit{args,        params,        shared.index, shared.plan, found.item,  found.rows,
+                             found.facts, found.merging, found.head,   found.count, shared.group};
+    if (S::one_class || found.work == Work::kTall) {
+      Tall{unit, found, pipeline, shared.noted, memory, progress}.run();
+      if (unit.merges()) merge_if_last(unit);
+    } else if constexpr (!S::one_class) {
+      run_short(unit, found, memory, shared.noted, shared.places[warp_id()]);
+      publish();  // or boxes might come before what this has written
+    }
+    arrive(pipeline.units.empty[at_unit.place()]);
+    __syncwarp();
+    if (lane_id() == 0) progress.units.passed++;
+    __syncwarp();
+  }
+}
+
+// Registers of a thread that computes, more of them where logits take some, and of one that copies; as launched all have 168.
+template <class V>
+constexpr int kComputeRegisters = V::may_curve || V::linear_in_distance ? 232 : 224;
+template <class V>
+constexpr int kCopierRegisters = 3 * 168 - 2 * kComputeRegisters<V>;
+
+// Some warps copy, and the others compute.
+template <class S, class V>
+ATTNLOOM_DEVICE void run_teams(const RunArgs& args, const typename V::Params& params, const BoxMaps& maps, char* memory) {
+  __shared__ SharedByTeams<S, V> shared;
+  if (warp_id() < S::warps && lane_id() == 0) shared.progress[warp_id()] = {};
+  if (is_first_thread()) {
+    for (Found<S, V>& found : shared.found) found.route.step = 0;
+    shared.pipeline.make(S::warps);
+  }
+  begin_block<S>(args, shared);
+  __syncthreads();
+  if (warp_id() >= S::warps) {
+    give_registers<kCopierRegisters<V>>();
+    Copiers<S, V, kTallClass<S>>{args, params, shared.index, shared.plan, shared.queue, shared.group, shared.found,
+                                 shared.pipeline, shared.own, shared.noted, memory, maps}.run();
+  } else {
+    take_registers<kComputeRegisters<V>>();
+    compute(args, params, shared, memory);
+  }
+}
+
+}  // namespace attnloom::cuda
