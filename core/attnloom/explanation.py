@@ -48,6 +48,7 @@ def explain(
         As `attnloom.AttentionWrapper`.
     """
     from attnloom.kernel import describe
+    from attnloom.limits import Limits
     from attnloom.targets import HOST, CudaTarget
 
     if not isinstance(spec, AttentionSpec):
@@ -66,6 +67,7 @@ def explain(
         "intervals": _intervals(composition, spec, qo_len, kv_len),
         "tiles": _tiles(tiles),
         "tile": _heuristic(spec, tiles),
+        "long": _long(spec, tiles, composition.functors, Limits(qo_len=max_qo_len, kv_len=max_kv_len)),
         "kernel": {"name": unit.name, "source": dict(unit.sources)[target.source_name]},
     }
     if compile:
@@ -172,10 +174,19 @@ def _plain(value):
 
 def _tiles(tiles) -> dict[str, Any]:
     classes = {name: tile for name, tile in (("short", tiles.short), ("tall", tiles.tall)) if tile is not None}
-    return {
-        **{name: {"t_q": tile.t_q, "t_kv": tile.t_kv, "family": tile.family} for name, tile in classes.items()},
-        "why": list(tiles.why),
-    }
+    return {**{name: _tile(tile) for name, tile in classes.items()}, "why": list(tiles.why)}
+
+
+def _tile(tile) -> dict[str, Any]:
+    return {"t_q": tile.t_q, "t_kv": tile.t_kv, "family": tile.family}
+
+
+def _long(spec: AttentionSpec, tiles, functors, limits) -> dict[str, Any] | None:
+    """The tall tile of a wrapper's second kernel, and the batches `for` which it runs; none where it has one."""
+    from attnloom.engines import long
+
+    second = long.long_spec(spec, tiles, functors, limits)
+    return None if second is None else {**_tile(second.tile.tall), "for": long.BATCHES}
 
 
 def _heuristic(spec: AttentionSpec, tiles) -> dict[str, Any]:

@@ -47,9 +47,11 @@ def lines(data: dict[str, Any]) -> Iterator[str]:
     yield f"\ntiles, by {tile['chosen_by']}{source}:"
     for name in ("short", "tall"):
         if name in tiles:
-            yield f"  {name}: {tiles[name]['t_q']} query rows x {tiles[name]['t_kv']} keys, {tiles[name]['family']}"
+            yield f"  {name}: {_tile(tiles[name])}"
     for reason in tiles["why"]:
         yield f"  - {reason}"
+    if second := data["long"]:
+        yield f"  a second kernel, whose tall tile is {_tile(second)}, runs {second['for']}"
     kernel = data["kernel"]
     yield f"\nkernel {kernel['name']}"
     if "key" in kernel:
@@ -58,6 +60,10 @@ def lines(data: dict[str, Any]) -> Iterator[str]:
         yield f"  cache key: {kernel['key']}"
         found = "found in the cache" if kernel["cached"] else "compiled"
         yield f"  {found} in {kernel['seconds']:.3f} s{_built(kernel)}"
+
+
+def _tile(tile: dict[str, Any]) -> str:
+    return f"{tile['t_q']} query rows x {tile['t_kv']} keys, {tile['family']}"
 
 
 def _supplier(one: dict[str, Any]) -> str:

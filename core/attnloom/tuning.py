@@ -10,12 +10,15 @@ from contextlib import nullcontext
 from datetime import UTC, datetime
 
 import torch
-from attrs import define, field, frozen
+from attrs import define, evolve, field, frozen
 from attrs.validators import ge, in_, instance_of
 
 from attnloom import __version__
+from attnloom.builtin import AUTO
 from attnloom.dtypes import torch_dtype
+from attnloom.engines import long
 from attnloom.errors import AttnloomError, UnsupportedError
+from attnloom.limits import Limits
 from attnloom.spec import AttentionSpec
 from attnloom.tile import Tile, TileChoice, TileProblem
 from attnloom.tile_table import Entry, problem_key
@@ -152,8 +155,6 @@ def tile_choices(spec: AttentionSpec, target, problem: TileProblem) -> Iterator[
 
     Raises `UnsupportedError` where the rule knows no tiles of the target, or no kernel of it computes `spec`.
     """
-    from attnloom.builtin import AUTO
-
     rule = AUTO.ask(problem)
     if rule is None:
         raise UnsupportedError(f"no tiles of the {target.family} family are known")
@@ -161,7 +162,7 @@ def tile_choices(spec: AttentionSpec, target, problem: TileProblem) -> Iterator[
     seen = set()
     for tiles in (rule, *_combinations(target, problem.group)):
         shape = tiles.short, tiles.tall
-        if shape not in seen and _is_possible(spec, target, tiles):
+        if shape not in seen and _is_possible(spec, target, tiles, problem.functors):
             seen.add(shape)
             yield TileChoice(short=tiles.short, tall=tiles.tall)
 
@@ -181,7 +182,10 @@ def _combinations(target, group: int) -> Iterator[TileChoice]:
                     yield TileChoice(short=Tile(short, t_kv, target.family), tall=Tile(t_q, t_kv, family))
 
 
-def _is_possible(spec: AttentionSpec, target, tiles: TileChoice) -> bool:
+def _is_possible(spec: AttentionSpec, target, tiles: TileChoice, functors) -> bool:
+    """Whether there is a kernel of these tiles that every wrapper of the problem can have, whatever its maxima."""
+    if tiles.tall == long.TALL and not (long.takes(spec, functors) and "key_transform" not in functors):
+        return False
     try:
         target.config(spec, tiles)
     except (UnsupportedError, ValueError):
@@ -278,8 +282,16 @@ class _Bench:
         from attnloom.wrapper import AttentionWrapper
 
         wrapper = AttentionWrapper(self._spec.evolve(tile=tiles), self._device)
+        if (second := self._long_spec(tiles, wrapper.kernel.composition.functors)) is not None:
+            wrapper = AttentionWrapper(second, self._device)
         wrapper.plan(self._index)
         return wrapper
+
+    def _long_spec(self, tiles: TileChoice, functors) -> AttentionSpec | None:
+        """Of the second kernel, where it would run the batch once these tiles are the core's choice."""
+        if not long.is_long(self._index, self._spec.group):
+            return None
+        return long.long_spec(self._spec, evolve(tiles, by=AUTO.name), functors, Limits())
 
     def _run(self, wrapper) -> None:
         with torch.no_grad():

@@ -43,7 +43,8 @@ def register(app: typer.Typer) -> None:
     ) -> None:
         """Compile kernels for this host, or for CUDA architectures, and keep them, with the launcher and the scheduler.
 
-        Every head dim is built in every dtype, for every --max-qo-len. The C++ compiler is CXX, g++ or clang++; the
+        Every head dim is built in every dtype, for every --max-qo-len; on sm_90a, without one, the kernel for batches
+        whose rows see many keys too, where a wrapper has one. The C++ compiler is CXX, g++ or clang++; the
         instruction set is this CPU's, or ATTNLOOM_HOST_ISA. The CUDA compiler is that of CUDA_HOME, PATH or pip; no GPU
         is needed.
         """
@@ -72,7 +73,6 @@ def build_kernels(
     """
     from attnloom import jit
     from attnloom.jit.launcher import binding_unit, scheduler_unit
-    from attnloom.kernel import describe
     from attnloom.targets import HOST, CudaTarget
 
     targets = [CudaTarget(name) for name in archs] or [HOST]
@@ -80,7 +80,7 @@ def build_kernels(
     for target in targets:
         toolchain = target.toolchain(debug) if archs else jit.host_toolchain(debug)
         print(f"compiler {' '.join(toolchain.command)}, {_instructions(toolchain)}", flush=True)
-        units = [describe(spec, target, max_qo_len=most)[2] for spec in specs for most in max_qo_lens]
+        units = (unit for spec in specs for most in max_qo_lens for unit in _units(spec, target, most))
         wanted += [(unit, toolchain) for unit in dict.fromkeys(units)]
         if archs:
             from attnloom.engines.append import unit as append_unit
@@ -102,6 +102,17 @@ def build_kernels(
         print(f"{unit.name}: {how}, {path}{_spills(resources.get(artifact.path, ()))}")
     if output is not None:
         print(f"set ATTNLOOM_SHIPPED={output.resolve()} where these are to be used")
+
+
+def _units(spec, target, max_qo_len: int | None) -> list:
+    """Of the kernels that a wrapper of `spec` may run."""
+    from attnloom.engines.long import long_spec
+    from attnloom.kernel import describe
+    from attnloom.limits import Limits
+
+    composition, tiles, unit = describe(spec, target, max_qo_len=max_qo_len)
+    second = long_spec(spec, tiles, composition.functors, Limits(qo_len=max_qo_len))
+    return [unit] if second is None else [unit, describe(second, target)[2]]
 
 
 def _instructions(toolchain) -> str:
