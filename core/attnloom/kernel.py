@@ -69,18 +69,27 @@ def open_kernel(
     """
     plugins = spec.plugin_set
     if spec.read_now():  # functions may have been rebound what they read, and what they capture is not kept alive
-        return _open(spec, target, plugins, max_qo_len, max_kv_len)
+        return _open(spec, target, max_qo_len, max_kv_len)
     key = (spec, target, id(plugins), max_qo_len, max_kv_len, tile_table.stamp())
     with _lock:
         if (known := _kernels.get(key)) is not None:
             _kernels.move_to_end(key)
             return known
-    kernel = _open(spec, target, plugins, max_qo_len, max_kv_len)
+    kernel = _open(spec, target, max_qo_len, max_kv_len)
     with _lock:
         _kernels[key] = kernel
         while len(_kernels) > _REMEMBERED:
             _kernels.popitem(last=False)
     return kernel
+
+
+def open_composed(spec: AttentionSpec, target, composition) -> Kernel:
+    """The kernel of `spec` for `target` of what is composed already: other tiles have the same functors.
+
+    Raises `UnsupportedError` and `CompileError` as `open_kernel`.
+    """
+    tiles = choose_tiles(spec, target, composition.functors, spec.plugin_set)
+    return _load(spec, target, composition, tiles, _unit(spec, target, composition, tiles))
 
 
 def describe(spec: AttentionSpec, target=HOST, *, max_qo_len: int | None = None, max_kv_len: int | None = None):
@@ -105,13 +114,16 @@ def _unit(spec: AttentionSpec, target, composition, tiles: TileChoice):
     )
 
 
-def _open(spec: AttentionSpec, target, plugins, max_qo_len, max_kv_len) -> Kernel:
+def _open(spec: AttentionSpec, target, max_qo_len, max_kv_len) -> Kernel:
+    return _load(spec, target, *describe(spec, target, max_qo_len=max_qo_len, max_kv_len=max_kv_len))
+
+
+def _load(spec: AttentionSpec, target, composition, tiles: TileChoice, unit) -> Kernel:
     from attnloom import jit
 
-    composition, tiles, unit = describe(spec, target, max_qo_len=max_qo_len, max_kv_len=max_kv_len)
     artifact = None if spec.debug else target.shipped(unit)
     if artifact is None:
-        (artifact,) = jit.prepare([unit], target.toolchain(spec.debug), on_compiled=plugins.notify_compiled)
+        (artifact,) = jit.prepare([unit], target.toolchain(spec.debug), on_compiled=spec.plugin_set.notify_compiled)
     handle = jit.load(artifact)
     ranges = handle.symbol("attnloom_ranges") if composition.has_range else 0
     return Kernel(spec, target, composition, tiles, unit, artifact, handle, handle.run, ranges)

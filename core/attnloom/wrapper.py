@@ -13,7 +13,7 @@ from attnloom import custom_op
 from attnloom.cache import cache_views, layout_hint
 from attnloom.dtypes import torch_dtype
 from attnloom.engines import long, open_engine
-from attnloom.errors import CompileError, NotPlannedError, ParamError, PlanError, RunError
+from attnloom.errors import CompileError, NotPlannedError, ParamError, PlanError, RunError, UnsupportedError
 from attnloom.index import ComposedIndex
 from attnloom.limits import Limits
 from attnloom.planned import Planned, Side
@@ -143,8 +143,7 @@ class AttentionWrapper:
 
     def _side_of(self, index: ComposedIndex, kv_lens) -> Side:
         """The kernel for a batch: that which a captured graph holds, else the one that is faster."""
-        spec = self._engine.long_spec
-        if spec is None or self._engine.captured:
+        if self._engine.long_spec is None or self._engine.captured:
             return self._usual
         if self._long is not None and self._long.engine.captured:
             return self._long
@@ -152,13 +151,14 @@ class AttentionWrapper:
             return self._usual
         if self._long is None:
             try:
-                engine = open_engine(self.device, spec, self.limits, num_threads=None, num_workers=None)
-            except CompileError as error:  # no compiler, where the first kernel was built ahead of time
+                engine = self._engine.open_long()
+            except (CompileError, UnsupportedError, RuntimeError, MemoryError) as error:
+                # No compiler, where the first kernel was built ahead of time; or no room for so many ranges or buffers.
                 self.spec.plugin_set.warn_once(f"batches of long rows run on the wrapper's first kernel: {error}")
                 self._engine.long_spec = None
                 return self._usual
             engine.adopt(self.workspace)
-            self._long = Side(spec, engine)
+            self._long = Side(self._engine.long_spec, engine)
         return self._long
 
     def workspace_size(self) -> int:

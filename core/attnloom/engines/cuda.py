@@ -12,7 +12,7 @@ from attnloom.engines.keys_ahead import KeysAhead, can_go_ahead, keys_ahead_of
 from attnloom.engines.upload import Upload, bytes_for_maxima
 from attnloom.errors import PlanError, RunError, UnsupportedError
 from attnloom.index import MAX_LEVELS
-from attnloom.kernel import open_kernel
+from attnloom.kernel import open_composed, open_kernel
 from attnloom.planned import INVARIANT_KEYS
 from attnloom.workspace import Workspace
 
@@ -39,12 +39,17 @@ class CudaEngine:
     reads_param_tensors = False  # they are on the device
     keeps_addresses = True  # a captured graph holds them
 
-    def __init__(self, target, device, spec, limits, *, num_threads: int | None, num_workers: int | None):
+    def __init__(
+        self, target, device, spec, limits, *, num_threads: int | None, num_workers: int | None, composition=None
+    ):
         if num_threads is not None:
             raise PlanError(f"num_threads={num_threads!r} is of host kernels; on {device} leave it out")
         self.device = torch.device("cuda", torch.cuda.current_device() if device.index is None else device.index)
         self._index = self.device.index
-        self.kernel = open_kernel(spec, target, max_qo_len=limits.qo_len, max_kv_len=limits.kv_len)
+        if composition is None:
+            self.kernel = open_kernel(spec, target, max_qo_len=limits.qo_len, max_kv_len=limits.kv_len)
+        else:
+            self.kernel = open_composed(spec, target, composition)
         grid = self.kernel.handle.device_workers(self._index)
         self.num_workers = positive("num_workers", num_workers, grid)
         if self.num_workers > grid:
@@ -72,11 +77,25 @@ class CudaEngine:
         functors = self.kernel.composition.functors
         if long.TALL not in (self.kernel.tiles.tall, self.kernel.tiles.short):
             return
-        if not long.takes(self._spec, functors) or (self._always_ahead and not self._goes_ahead):
+        ahead = self._always_ahead and self._goes_ahead
+        if not long.takes(self._spec, functors) or ("key_transform" in functors and not ahead):
             raise UnsupportedError(
                 f"{long.TALL} with kv_dtype {self._spec.kv_dtype} and {sorted(functors)}: its kernel takes a cache of "
                 "q's dtype, no value_transform, and a key_transform in wrappers without maxima alone; take a t_kv of 64"
             )
+
+    def open_long(self) -> CudaEngine:
+        """An engine of the second kernel, made of what the first was composed of. Raises as the first, RuntimeError."""
+        composition, target = self.kernel.composition, self.kernel.target
+        return CudaEngine(
+            target,
+            self.device,
+            self.long_spec,
+            self._limits,
+            num_threads=None,
+            num_workers=None,
+            composition=composition,
+        )
 
     def follow(self, other: CudaEngine) -> None:
         """Come after what `other`, which shares the workspace, has queued. No graph has captured either."""

@@ -138,8 +138,9 @@ class KernelConfig(TileClasses):
 
     @property
     def _reserved(self) -> int:
-        """Bytes of a block's static shared memory and of what the driver keeps for itself."""
-        return (30 if self.copiers else 12 if self.kv_dtype in NARROW else 11) * 1024
+        """Bytes of a block's static shared memory and of what the driver keeps for itself; beside warps that copy rows
+        stand there three times, for which any variant may take as much as static memory can be."""
+        return (49 if self.copiers else 12 if self.kv_dtype in NARROW else 11) * 1024
 
     @property
     def _shared_of_processor(self) -> int:

@@ -6,7 +6,7 @@
 namespace emulation {
 
 constexpr int kResident = 8;                                    // blocks that are under way at a time
-constexpr int kStaticAt = 228 << 10, kSharedBytes = 256 << 10;  // dynamic shared memory lies below static
+constexpr int kStaticAt = 228 << 10, kSharedBytes = 280 << 10;  // dynamic shared memory lies below static
 constexpr int kPiece = 16;                                      // bytes that a copy moves
 constexpr char kPoison = -1;                                    // of NaN, in every dtype
 
