@@ -6,11 +6,12 @@ import attnloom
 import attrs
 import numpy as np
 import pytest
+import torch
 from attnloom.builtin import AUTO, CAUSAL
 from attnloom.cli.compile import _units
 from attnloom.engines import long
-from attnloom.errors import UnsupportedError
-from attnloom.kernel import describe
+from attnloom.errors import CompileError, UnsupportedError
+from attnloom.kernel import describe, open_composed
 from attnloom.limits import Limits
 from attnloom.targets import HOST, CudaTarget
 from hypothesis import given
@@ -114,6 +115,56 @@ def test_both_are_built_ahead_of_time():
     assert _units(spec, HOPPER, None) == both
     assert _units(spec, HOPPER, 1) == [describe(spec, HOPPER, max_qo_len=1)[2]]
     assert len(_units(spec, CudaTarget("sm_80"), None)) == len(_units(spec_of(batch_invariant=True), HOPPER, None)) == 1
+
+
+FACTOR = 2
+
+
+def scaled(score, b, h, q, kv):
+    return score * FACTOR
+
+
+def test_it_is_made_of_what_the_first_composed(monkeypatch):
+    spec = spec_of([attnloom.Variant.from_mods("scaled", score_mod=scaled), "causal"])
+    second = second_of(spec)
+    composition, _, first = describe(spec, HOPPER)
+    before = describe(second, HOPPER)[2]
+    monkeypatch.setitem(globals(), "FACTOR", 3)
+    monkeypatch.setattr("attnloom.kernel._load", lambda *made: made)
+    _, _, reused, tiles, unit = open_composed(second, HOPPER, composition)
+    assert reused is composition and tiles.tall == long.TALL
+    assert unit == before != describe(second, HOPPER)[2]
+    assert unit != first
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        CompileError("no compiler"),
+        UnsupportedError("too many ranges"),
+        RuntimeError("the device has not so much shared memory"),
+        torch.OutOfMemoryError("no room for maps"),
+        MemoryError("no room"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_one_that_cannot_be_opened_leaves_the_first(monkeypatch, caplog, error):
+    spec = spec_of(num_qo_heads=2, num_kv_heads=1, head_dim=16, dtype="float32")
+    wrapper = attnloom.AttentionWrapper(spec)
+    asked = []
+
+    def fail():
+        asked.append(error)
+        raise error
+
+    monkeypatch.setattr(wrapper._engine, "long_spec", spec, raising=False)
+    monkeypatch.setattr(wrapper._engine, "captured", False, raising=False)
+    monkeypatch.setattr(wrapper._engine, "open_long", fail, raising=False)
+    for _ in range(2):
+        wrapper.plan(paged([(600, 900)]))
+    assert asked == [error] and str(error) in caplog.text
+    out = wrapper.run(torch.randn(600, 2, 16), torch.randn(57, 2, 16, 1, 16))
+    assert torch.isfinite(out).all()
 
 
 lengths = st.one_of(st.integers(0, 4), st.integers(0, 1500))
