@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from types import SimpleNamespace
+
 import attnloom
 import attrs
 import numpy as np
@@ -10,6 +13,8 @@ import torch
 from attnloom.builtin import AUTO, CAUSAL
 from attnloom.cli.compile import _units
 from attnloom.engines import long
+from attnloom.engines.cuda import CudaEngine
+from attnloom.engines.keys_ahead import can_go_ahead
 from attnloom.errors import CompileError, UnsupportedError
 from attnloom.kernel import describe, open_composed
 from attnloom.limits import Limits
@@ -19,6 +24,7 @@ from hypothesis import strategies as st
 
 HOPPER = CudaTarget("sm_90a")
 LONG = [(700, 900), (513, 1000)]
+BOTH = attnloom.TileChoice(short=attnloom.Tile(16, 128, "mma"), tall=long.TALL)
 
 
 def spec_of(variants=("causal",), **fields):
@@ -47,9 +53,7 @@ def paged(requests, page_size=16):
 def test_its_tiles(variants, head_dim):
     spec = spec_of(variants, head_dim=head_dim)
     second = second_of(spec)
-    assert second.tile == attnloom.TileChoice(
-        short=attnloom.Tile(16, 128, "mma"), tall=attnloom.Tile(128, 128, "wgmma")
-    )
+    assert second.tile == BOTH
     assert second.evolve(tile="auto") == spec
     _, tiles, unit = describe(second, HOPPER)
     config = HOPPER.config(second, tiles)
@@ -107,6 +111,29 @@ def test_values_are_not_transformed():
     assert second_of(spec_of([variant])) is None
     with pytest.raises(UnsupportedError, match="t_kv=128, family='wgmma'.* with a value_transform"):
         describe(spec_of([variant], tile=long.TALL), HOPPER)
+
+
+@pytest.mark.parametrize(
+    ("tiles", "maxima", "fields", "variants", "fits"),
+    [
+        (BOTH, {}, {}, ["rope"], True),
+        (BOTH, {"requests": 9}, {}, ["rope"], False),
+        (BOTH, {}, {"batch_invariant": True}, ["rope"], False),
+        (long.TALL, {}, {}, ["rope"], False),
+        (BOTH, {"requests": 9}, {"batch_invariant": True}, ["causal"], True),
+        (long.TALL, {"requests": 9}, {}, ["causal"], True),
+    ],
+)
+def test_keys_are_transformed_ahead_or_not_at_all(tiles, maxima, fields, variants, fits):
+    spec = spec_of(variants, tile=tiles, **fields)
+    composition, tiles, _ = describe(spec, HOPPER)
+    kernel = SimpleNamespace(composition=composition, tiles=tiles)
+    limits = Limits(**maxima)
+    ahead = can_go_ahead(spec, kernel) and not limits.any and not spec.batch_invariant
+    engine = SimpleNamespace(kernel=kernel, _spec=spec, _limits=limits, _goes_ahead=ahead)
+    engine._always_ahead = tiles.tall == long.TALL and "key_transform" in composition.functors
+    with nullcontext() if fits else pytest.raises(UnsupportedError, match="with a key_transform.*take a t_kv of 64"):
+        CudaEngine._check_long(engine)
 
 
 def test_both_are_built_ahead_of_time():

@@ -74,14 +74,15 @@ class CudaEngine:
         self._planned_on = self._ran_on = self._workspace = None
 
     def _check_long(self) -> None:
-        functors = self.kernel.composition.functors
-        if long.TALL not in (self.kernel.tiles.tall, self.kernel.tiles.short):
+        """Refuse a kernel whose copying warps would have to transform keys: they copy what was transformed ahead."""
+        tiles = self.kernel.tiles
+        if long.TALL not in (tiles.tall, tiles.short) or "key_transform" not in self.kernel.composition.functors:
             return
-        ahead = self._always_ahead and self._goes_ahead
-        if not long.takes(self._spec, functors) or ("key_transform" in functors and not ahead):
+        if not (self._always_ahead and self._goes_ahead):
             raise UnsupportedError(
-                f"{long.TALL} with kv_dtype {self._spec.kv_dtype} and {sorted(functors)}: its kernel takes a cache of "
-                "q's dtype, no value_transform, and a key_transform in wrappers without maxima alone; take a t_kv of 64"
+                f"{tiles} with a key_transform: keys of {long.TALL} are transformed ahead, which takes a shorter tile "
+                f"beside it, no maxima and no batch_invariant, got {self._limits} and "
+                f"batch_invariant={self._spec.batch_invariant}; take a t_kv of 64"
             )
 
     def open_long(self) -> CudaEngine:

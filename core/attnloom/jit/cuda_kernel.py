@@ -112,7 +112,7 @@ class KernelConfig(TileClasses):
     @property
     def copiers(self) -> int:
         """Warps of a block that copy for the others."""
-        return WARPS if any(tile.family == "wgmma" and tile.t_kv == 128 for tile in self.tile_classes) else 0
+        return WARPS if any(tile.family == "wgmma" and tile.t_kv == WGMMA_T_KV[1] for tile in self.tile_classes) else 0
 
     @property
     def warps(self) -> int:

@@ -14,7 +14,7 @@ ATTNLOOM_DEVICE uint32_t operand_at(uint32_t address, int block_bytes) {
   return static_cast<uint32_t>(block_bytes / 16) << 16 | (address / 16 & 0x3fff);
 }
 ATTNLOOM_DEVICE uint64_t operand(uint32_t address, int block_bytes) {
-  return kSwizzle128 | kEightRows | static_cast<uint64_t>(block_bytes / 16) << 16 | (address / 16 & 0x3fff);
+  return kSwizzle128 | kEightRows | operand_at(address, block_bytes);
 }
 
 // An operand of which the compiler knows that it is the same on all lanes, and can keep it in uniform registers.
