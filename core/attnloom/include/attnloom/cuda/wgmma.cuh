@@ -9,12 +9,13 @@ namespace attnloom::cuda {
 
 constexpr uint64_t kSwizzle128 = uint64_t{1} << 62, kEightRows = uint64_t{1024 / 16} << 32;  // 1,024 bytes of a block
 
-// The lower half of an operand whose blocks of 64 columns lie `block_bytes` apart.
-ATTNLOOM_DEVICE uint32_t operand_at(uint32_t address, int block_bytes) {
-  return static_cast<uint32_t>(block_bytes / 16) << 16 | (address / 16 & 0x3fff);
-}
+// An operand whose blocks of 64 columns lie `block_bytes` apart.
 ATTNLOOM_DEVICE uint64_t operand(uint32_t address, int block_bytes) {
-  return kSwizzle128 | kEightRows | operand_at(address, block_bytes);
+  return kSwizzle128 | kEightRows | static_cast<uint64_t>(block_bytes / 16) << 16 | (address / 16 & 0x3fff);
+}
+// Its lower half.
+ATTNLOOM_DEVICE uint32_t operand_at(uint32_t address, int block_bytes) {
+  return static_cast<uint32_t>(operand(address, block_bytes));
 }
 
 // An operand of which the compiler knows that it is the same on all lanes, and can keep it in uniform registers.
