@@ -71,7 +71,7 @@ def test_a_dense_batch(bench, rng):
 
 
 def test_many_units_of_both_tile_classes(bench, rng):
-    spec = bench.spec("causal", num_qo_heads=8, num_kv_heads=8)
+    spec = bench.spec("causal", num_qo_heads=16, num_kv_heads=8)
     wrapper, *_ = check(bench, rng, spec, [(1500, 1500), *[(1, 300)] * 7, (2000, 2100), (9, 0)] * 3, scale=2.0)
     assert {item.tile_class for item in wrapper._plan.view.decode().items} == {0, 1}
 
