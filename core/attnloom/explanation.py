@@ -54,7 +54,8 @@ def explain(
     if not isinstance(spec, AttentionSpec):
         raise UnsupportedError(f"explain takes an attnloom.AttentionSpec, got {type(spec).__name__} {spec!r:.80}")
     target = HOST if arch is None else CudaTarget(arch)
-    composition, tiles, unit = describe(spec, target, max_qo_len=max_qo_len, max_kv_len=max_kv_len)
+    limits = Limits(qo_len=max_qo_len, kv_len=max_kv_len)
+    composition, tiles, unit = describe(spec, target, limits)
     members = composition.explain()
     data = {
         "spec": _spec(spec),
@@ -67,7 +68,7 @@ def explain(
         "intervals": _intervals(composition, spec, qo_len, kv_len),
         "tiles": _tiles(tiles),
         "tile": _heuristic(spec, tiles),
-        "long": _long(spec, tiles, composition.functors, Limits(qo_len=max_qo_len, kv_len=max_kv_len)),
+        "long": _long(spec, tiles, composition.functors, limits),
         "kernel": {"name": unit.name, "source": dict(unit.sources)[target.source_name]},
     }
     if compile:

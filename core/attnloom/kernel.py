@@ -11,6 +11,7 @@ from typing import Any
 from attrs import frozen
 
 from attnloom import tile_table
+from attnloom.limits import UNLIMITED, Limits
 from attnloom.spec import AttentionSpec
 from attnloom.targets import HOST
 from attnloom.tile import TileChoice
@@ -57,10 +58,13 @@ os.register_at_fork(after_in_child=_after_fork_in_child)
 _kernels: OrderedDict[tuple, Kernel] = OrderedDict()
 
 
-def open_kernel(
-    spec: AttentionSpec, target=HOST, *, max_qo_len: int | None = None, max_kv_len: int | None = None
-) -> Kernel:
+def open_kernel(spec: AttentionSpec, target=HOST, limits: Limits = UNLIMITED) -> Kernel:
     """The kernel of `spec` for `target`: opened before, found in the cache, or compiled now.
+
+    Args:
+        spec: what to compute.
+        target: what on.
+        limits: the wrapper's maxima, which may decide the tiles.
 
     Raises:
         UnknownNameError, PluginError, CompositionError, ParamError: wrong variants or parameters.
@@ -69,13 +73,13 @@ def open_kernel(
     """
     plugins = spec.plugin_set
     if spec.read_now():  # functions may have been rebound what they read, and what they capture is not kept alive
-        return _open(spec, target, max_qo_len, max_kv_len)
-    key = (spec, target, id(plugins), max_qo_len, max_kv_len, tile_table.stamp())
+        return _open(spec, target, limits)
+    key = (spec, target, id(plugins), limits.qo_len, limits.kv_len, limits.any, tile_table.stamp())
     with _lock:
         if (known := _kernels.get(key)) is not None:
             _kernels.move_to_end(key)
             return known
-    kernel = _open(spec, target, max_qo_len, max_kv_len)
+    kernel = _open(spec, target, limits)
     with _lock:
         _kernels[key] = kernel
         while len(_kernels) > _REMEMBERED:
@@ -92,13 +96,13 @@ def open_composed(spec: AttentionSpec, target, composition) -> Kernel:
     return _load(spec, target, composition, tiles, _unit(spec, target, composition, tiles))
 
 
-def describe(spec: AttentionSpec, target=HOST, *, max_qo_len: int | None = None, max_kv_len: int | None = None):
+def describe(spec: AttentionSpec, target=HOST, limits: Limits = UNLIMITED):
     """`(composition, tiles, unit)` of a spec's kernel, without compiling it. Raises as `open_kernel`."""
     from attnloom.compose import compose
 
     plugins = spec.plugin_set
     composition = compose(spec.variants, spec=spec, plugins=plugins)
-    tiles = choose_tiles(spec, target, composition.functors, plugins, max_qo_len, max_kv_len)
+    tiles = choose_tiles(spec, target, composition.functors, plugins, limits)
     return composition, tiles, _unit(spec, target, composition, tiles)
 
 
@@ -114,8 +118,8 @@ def _unit(spec: AttentionSpec, target, composition, tiles: TileChoice):
     )
 
 
-def _open(spec: AttentionSpec, target, max_qo_len, max_kv_len) -> Kernel:
-    return _load(spec, target, *describe(spec, target, max_qo_len=max_qo_len, max_kv_len=max_kv_len))
+def _open(spec: AttentionSpec, target, limits: Limits) -> Kernel:
+    return _load(spec, target, *describe(spec, target, limits))
 
 
 def _load(spec: AttentionSpec, target, composition, tiles: TileChoice, unit) -> Kernel:

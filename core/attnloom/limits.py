@@ -57,6 +57,10 @@ class Limits:
                 _check("pages", self.pages, level.indices.shape[-1])
 
 
+UNLIMITED = Limits()
+"""No bound."""
+
+
 def _check(what: str, most: int | None, given: int) -> None:
     if most is not None and given > most:
         raise PlanError(

@@ -39,8 +39,13 @@ class HostTarget:
 
         return host_kernel.KernelConfig(**_sizes(spec, tiles))
 
+    def check(self, spec, tiles, functors, limits) -> None:
+        """Raises as `config` for tiles that no kernel of `spec` has, or `UnsupportedError` for those that none has
+        whose variants define `functors`, in a wrapper of the maxima `limits`."""
+        self.config(spec, tiles)
+
     def source(self, spec, composition, tiles) -> str:
-        """The text of the kernel of a spec. Raises `UnsupportedError` for what no host kernel does."""
+        """The text of the kernel of a spec. Raises as `config`."""
         from attnloom.jit import host_kernel
 
         return host_kernel.source(composition.source, self.config(spec, tiles))
@@ -112,17 +117,18 @@ class CudaTarget:
             raise UnsupportedError(f"{given}: CUDA kernels take float16 or bfloat16, and fp8 caches; use device='cpu'")
         return cuda_kernel.KernelConfig(**_sizes(spec, tiles), arch=self.arch)
 
+    def check(self, spec, tiles, functors, limits) -> None:
+        """As of `HostTarget`."""
+        if self.config(spec, tiles).copiers:
+            from attnloom.engines.long import require_copies
+
+            require_copies(spec, tiles, functors, limits)
+
     def source(self, spec, composition, tiles) -> str:
-        """The text of the kernel of a spec. Raises `UnsupportedError` for what no CUDA kernel does."""
+        """The text of the kernel of a spec. Raises as `config`."""
         from attnloom.jit import cuda_kernel
 
-        config = self.config(spec, tiles)
-        if config.copiers and "value_transform" in composition.functors:
-            raise UnsupportedError(
-                f"{tiles.tall or tiles.short} with a value_transform: warps that copy for others do not transform "
-                "values; take a t_kv of 64"
-            )
-        return cuda_kernel.source(composition.source, config)
+        return cuda_kernel.source(composition.source, self.config(spec, tiles))
 
     def shipped(self, unit):
         """The library of `unit` that was built ahead of time, or none."""

@@ -98,6 +98,15 @@ class TileChoice:
     why: Sequence[str] = field(converter=_sentences, default=(), eq=False)
     by: str = field(default="", eq=False)
 
+    @property
+    def shape(self) -> str:
+        """Such as `"mma 16x64 + wgmma 128x64"`."""
+        short, tall = self.short, self.tall
+        shown = f"{short.family} {short.t_q}x{short.t_kv}"
+        if tall is None:
+            return shown
+        return f"{shown} + {'' if tall.family == short.family else f'{tall.family} '}{tall.t_q}x{tall.t_kv}"
+
     @short.validator
     def _is_tile(self, attribute, value):
         if not isinstance(value, Tile):

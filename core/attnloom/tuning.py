@@ -184,10 +184,8 @@ def _combinations(target, group: int) -> Iterator[TileChoice]:
 
 def _is_possible(spec: AttentionSpec, target, tiles: TileChoice, functors) -> bool:
     """Whether there is a kernel of these tiles that every wrapper of the problem can have, whatever its maxima."""
-    if tiles.tall == long.TALL and not (long.takes(spec, functors) and "key_transform" not in functors):
-        return False
     try:
-        target.config(spec, tiles)
+        target.check(spec, tiles, functors, Limits(levels=1))
     except (UnsupportedError, ValueError):
         return False
     return True

@@ -24,9 +24,7 @@ class EmulatedKernel:
     """A kernel of a spec: what `AttentionWrapper` knows of one, and the loaded library."""
 
     def __init__(self, spec, arch, limits, headers):
-        self.composition, self.tiles, unit = describe(
-            spec, CudaTarget(arch), max_qo_len=limits.qo_len, max_kv_len=limits.kv_len
-        )
+        self.composition, self.tiles, unit = describe(spec, CudaTarget(arch), limits)
         self.library = open_library(unit, arch, headers)
         self.ranges = 0
         if self.composition.has_range:

@@ -128,7 +128,7 @@ def test_kernels_that_can():
     for change, max_qo_len in itertools.product(changes, (None, 1)):
         fields = {"variants": ["rope", "causal"], "head_dim": 128, "dtype": "bfloat16", **HEADS, **change}
         spec = attnloom.AttentionSpec(**fields)
-        composition, tiles, _ = describe(spec, target, max_qo_len=max_qo_len)
+        composition, tiles, _ = describe(spec, target, Limits(qo_len=max_qo_len))
         if can_go_ahead(spec, SimpleNamespace(composition=composition, tiles=tiles)):
             found.append((change, max_qo_len))
     assert found == [({}, None)]

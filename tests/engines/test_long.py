@@ -13,7 +13,6 @@ import torch
 from attnloom.builtin import AUTO, CAUSAL
 from attnloom.cli.compile import _units
 from attnloom.engines import long
-from attnloom.engines.cuda import CudaEngine
 from attnloom.engines.keys_ahead import can_go_ahead
 from attnloom.errors import CompileError, UnsupportedError
 from attnloom.kernel import describe, open_composed
@@ -35,7 +34,7 @@ def spec_of(variants=("causal",), **fields):
 
 def second_of(spec, target=HOPPER, limits=None):
     limits = limits or Limits()
-    composition, tiles, _ = describe(spec, target, max_qo_len=limits.qo_len, max_kv_len=limits.kv_len)
+    composition, tiles, _ = describe(spec, target, limits)
     return long.long_spec(spec, tiles, composition.functors, limits)
 
 
@@ -120,27 +119,25 @@ def test_values_are_not_transformed():
         (BOTH, {"requests": 9}, {}, ["rope"], False),
         (BOTH, {}, {"batch_invariant": True}, ["rope"], False),
         (long.TALL, {}, {}, ["rope"], False),
+        (attnloom.TileChoice(short=long.TALL, tall=attnloom.Tile(128, 64, "wgmma")), {}, {}, ["rope"], False),
+        (attnloom.TileChoice(short=long.TALL, tall=long.TALL), {}, {}, ["rope"], False),
         (BOTH, {"requests": 9}, {"batch_invariant": True}, ["causal"], True),
         (long.TALL, {"requests": 9}, {}, ["causal"], True),
     ],
 )
 def test_keys_are_transformed_ahead_or_not_at_all(tiles, maxima, fields, variants, fits):
     spec = spec_of(variants, tile=tiles, **fields)
-    composition, tiles, _ = describe(spec, HOPPER)
-    kernel = SimpleNamespace(composition=composition, tiles=tiles)
-    limits = Limits(**maxima)
-    ahead = can_go_ahead(spec, kernel) and not limits.any and not spec.batch_invariant
-    engine = SimpleNamespace(kernel=kernel, _spec=spec, _limits=limits, _goes_ahead=ahead)
-    engine._always_ahead = tiles.tall == long.TALL and "key_transform" in composition.functors
     with nullcontext() if fits else pytest.raises(UnsupportedError, match="with a key_transform.*take a t_kv of 64"):
-        CudaEngine._check_long(engine)
+        composition, tiles, _ = describe(spec, HOPPER, Limits(**maxima))
+        if "key_transform" in composition.functors:
+            assert can_go_ahead(spec, SimpleNamespace(composition=composition, tiles=tiles))
 
 
 def test_both_are_built_ahead_of_time():
     spec = spec_of()
     both = [describe(one, HOPPER)[2] for one in (spec, second_of(spec))]
     assert _units(spec, HOPPER, None) == both
-    assert _units(spec, HOPPER, 1) == [describe(spec, HOPPER, max_qo_len=1)[2]]
+    assert _units(spec, HOPPER, 1) == [describe(spec, HOPPER, Limits(qo_len=1))[2]]
     assert len(_units(spec, CudaTarget("sm_80"), None)) == len(_units(spec_of(batch_invariant=True), HOPPER, None)) == 1
 
 

@@ -15,6 +15,7 @@ from attnloom.cli import main
 from attnloom.engines import long
 from attnloom.errors import ConfigError, ParamError, PlanError, UnsupportedError
 from attnloom.kernel import describe
+from attnloom.limits import Limits
 from attnloom.targets import HOST, CudaTarget
 from attnloom.tile import Tile, TileChoice
 from attnloom.tile_table import Entry, problem_key
@@ -56,7 +57,7 @@ def entry(spec, target=HOST, short=(16, 32, "host"), tall=(32, 32, "host"), **ch
 
 
 def tiles_of(spec, target=HOST, **limits):
-    return describe(spec, target, **limits)[1]
+    return describe(spec, target, Limits(**limits))[1]
 
 
 def test_a_table_is_measured_and_read(table, monkeypatch, capsys):
@@ -111,7 +112,7 @@ def test_an_entry_is_of_one_problem(table):
     tile_table.add(table, entry(spec, tall=(64, 32, "host")))
     tile_table.add(table, entry(spec_of(head_dim=64)))
     assert tiles_of(spec).tall == Tile(64, 32) and len(tile_table.read(table)) == 2
-    assert tiles_of(spec, max_qo_len=3).tall is None
+    assert tiles_of(spec, qo_len=3).tall is None
 
 
 def test_a_table_of_a_gpu_needs_none(table):
@@ -151,7 +152,7 @@ def test_a_broken_table_is_warned_of_once(table, caplog, text, reason):
     ("changes", "reason"),
     [
         ({"version": "0.0.9"}, "was measured with attnloom 0.0.9"),
-        ({"short": (16, 32, "mma")}, "it chose a tile of family 'mma'"),
+        ({"short": (16, 32, "mma")}, "tile family 'mma' does not run on the cpu"),
         ({"tall": (4096, 32, "host")}, "is too large"),
         ({"short": (1, 32, "host"), "tall": (1, 32, "host")}, "the largest tile has t_q 1"),
         ({"short": (64, 32, "host")}, "the tall tile's t_q 32 is less than the short tile's 64"),

@@ -6,6 +6,7 @@ import attnloom
 import pytest
 from attnloom.errors import UnsupportedError
 from attnloom.kernel import describe
+from attnloom.limits import Limits
 from attnloom.targets import CudaTarget
 
 KIB = {"sm_80": 164, "sm_86": 100, "sm_87": 164, "sm_89": 100, "sm_90a": 228, "sm_120": 100, "sm_121": 100}
@@ -19,10 +20,10 @@ TALL = {
 
 def choice(arch, head_dim=128, heads=(32, 8), **fields):
     dims = {"head_dim": head_dim, "head_dim_v": 128 if head_dim == 192 else head_dim}
-    limits = {name: fields.pop(name) for name in ("max_qo_len",) if name in fields}
+    limits = Limits(qo_len=fields.pop("max_qo_len", None))
     spec = attnloom.AttentionSpec(["causal"], *heads, dtype="bfloat16", **dims, **fields)
     target = CudaTarget(arch)
-    tiles = describe(spec, target, **limits)[1]
+    tiles = describe(spec, target, limits)[1]
     return tiles, target.config(spec, tiles)
 
 

@@ -110,8 +110,9 @@ def _units(spec, target, max_qo_len: int | None) -> list:
     from attnloom.kernel import describe
     from attnloom.limits import Limits
 
-    composition, tiles, unit = describe(spec, target, max_qo_len=max_qo_len)
-    second = long_spec(spec, tiles, composition.functors, Limits(qo_len=max_qo_len))
+    limits = Limits(qo_len=max_qo_len)
+    composition, tiles, unit = describe(spec, target, limits)
+    second = long_spec(spec, tiles, composition.functors, limits)
     return [unit] if second is None else [unit, describe(second, target)[2]]
 
 

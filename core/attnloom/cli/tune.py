@@ -87,17 +87,8 @@ def data(found) -> dict:
     """A tuning as JSON holds it."""
     from attrs import asdict
 
-    candidates = [{**asdict(one), "tiles": shape(one.tiles), "fastest": one is found.best} for one in found.candidates]
+    candidates = [{**asdict(one), "tiles": one.tiles.shape, "fastest": one is found.best} for one in found.candidates]
     return {"entry": asdict(found.entry), "candidates": candidates}
-
-
-def shape(tiles) -> str:
-    """Such as `"mma 16x64 + 128x64"`."""
-    short, tall = tiles.short, tiles.tall
-    shown = f"{short.family} {short.t_q}x{short.t_kv}"
-    if tall is None:
-        return shown
-    return f"{shown} + {'' if tall.family == short.family else f'{tall.family} '}{tall.t_q}x{tall.t_kv}"
 
 
 def show(found) -> None:
@@ -112,8 +103,8 @@ def show(found) -> None:
         mark = " (rule)" if one is rule else ""
         times = [f"{value:.1f}" for value in one.microseconds.values()]
         style = "bold" if one is found.best else None
-        table.add_row(shape(one.tiles) + mark, *times, f"{one.share_of(rule):.3f}", style=style)
+        table.add_row(one.tiles.shape + mark, *times, f"{one.share_of(rule):.3f}", style=style)
     for one in found.candidates:
         if one.fault:
-            table.add_row(shape(one.tiles), *["-"] * len(rule.microseconds), one.fault)
+            table.add_row(one.tiles.shape, *["-"] * len(rule.microseconds), one.fault)
     Console().print(table)

@@ -10,7 +10,7 @@ from attrs import define
 from attnloom.engines import long, positive
 from attnloom.engines.keys_ahead import KeysAhead, can_go_ahead, keys_ahead_of
 from attnloom.engines.upload import Upload, bytes_for_maxima
-from attnloom.errors import PlanError, RunError, UnsupportedError
+from attnloom.errors import PlanError, RunError
 from attnloom.index import MAX_LEVELS
 from attnloom.kernel import open_composed, open_kernel
 from attnloom.planned import INVARIANT_KEYS
@@ -47,7 +47,7 @@ class CudaEngine:
         self.device = torch.device("cuda", torch.cuda.current_device() if device.index is None else device.index)
         self._index = self.device.index
         if composition is None:
-            self.kernel = open_kernel(spec, target, max_qo_len=limits.qo_len, max_kv_len=limits.kv_len)
+            self.kernel = open_kernel(spec, target, limits)
         else:
             self.kernel = open_composed(spec, target, composition)
         grid = self.kernel.handle.device_workers(self._index)
@@ -65,25 +65,12 @@ class CudaEngine:
         self._goes_ahead = can_go_ahead(spec, self.kernel) and not limits.any and not spec.batch_invariant
         tiles, functors = self.kernel.tiles, self.kernel.composition.functors
         self._always_ahead = tiles.tall == long.TALL and "key_transform" in functors
-        self._check_long()
         self.long_spec = None if num_workers is not None else long.long_spec(spec, tiles, functors, limits)
         # Levels share rows, which a second launch then merges: a graph made for any batch needs it whatever the first.
         self._keeps_merge_pass = limits.any and limits.levels != 1 and not spec.batch_invariant
         self._upload = Upload(self.device, self._upload_for_maxima())
         self._captured: _Captured | None = None
         self._planned_on = self._ran_on = self._workspace = None
-
-    def _check_long(self) -> None:
-        """Refuse a kernel whose copying warps would have to transform keys: they copy what was transformed ahead."""
-        tiles = self.kernel.tiles
-        if long.TALL not in (tiles.tall, tiles.short) or "key_transform" not in self.kernel.composition.functors:
-            return
-        if not (self._always_ahead and self._goes_ahead):
-            raise UnsupportedError(
-                f"{tiles} with a key_transform: keys of {long.TALL} are transformed ahead, which takes a shorter tile "
-                f"beside it, no maxima and no batch_invariant, got {self._limits} and "
-                f"batch_invariant={self._spec.batch_invariant}; take a t_kv of 64"
-            )
 
     def open_long(self) -> CudaEngine:
         """An engine of the second kernel, made of what the first was composed of. Raises as the first, RuntimeError."""

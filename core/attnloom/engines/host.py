@@ -24,7 +24,7 @@ class HostEngine:
     def __init__(self, target, spec, limits, *, num_threads: int | None, num_workers: int | None):
         self.num_threads = positive("num_threads", num_threads, torch.get_num_threads())
         self.num_workers = positive("num_workers", num_workers, self.num_threads)
-        self.kernel = open_kernel(spec, target, max_qo_len=limits.qo_len, max_kv_len=limits.kv_len)
+        self.kernel = open_kernel(spec, target, limits)
 
     def new_workspace(self) -> Workspace:
         """Memory for partial states, empty."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 from attrs import evolve
 
+from attnloom.errors import UnsupportedError
 from attnloom.tile import Tile, TileChoice
 
 TALL = Tile(128, 128, "wgmma")
@@ -45,14 +46,38 @@ def long_spec(spec, tiles, functors, limits):
     from attnloom.builtin import AUTO
 
     usual = tiles.by == AUTO.name and tiles.tall == evolve(TALL, t_kv=64) and tiles.short.t_q <= 32
-    if not usual or limits.any or spec.batch_invariant or not takes(spec, functors):
+    as_they_are = spec.kv_dtype == spec.dtype and "value_transform" not in functors
+    if not usual or limits.any or spec.batch_invariant or not as_they_are:
         return None
     return evolve(spec, tile=TileChoice(short=evolve(tiles.short, t_kv=TALL.t_kv), tall=TALL))
 
 
-def takes(spec, functors) -> bool:
-    """Whether a kernel of this tile runs such variants; keys it transforms ahead alone."""
-    return spec.kv_dtype == spec.dtype and "value_transform" not in functors
+def require_copies(spec, tiles, functors, limits) -> None:
+    """Refuse tiles whose copying warps would have to transform what they copy: they copy keys transformed ahead.
+
+    Args:
+        spec: what to compute.
+        tiles: `TALL` is one of them.
+        functors: names that the composed variants define.
+        limits: the wrapper's maxima.
+
+    Raises:
+        UnsupportedError: for a `value_transform`, or a `key_transform` of keys that are not transformed ahead.
+    """
+    if "value_transform" in functors:
+        raise UnsupportedError(
+            f"{TALL} with a value_transform: warps that copy for others do not transform values; take a t_kv of 64"
+        )
+    if "key_transform" not in functors:
+        return
+    alone = tiles.tall in (None, tiles.short) or tiles.tall != TALL
+    faults = {"no shorter tile": alone, "maxima": limits.any, "batch_invariant=True": spec.batch_invariant}
+    if any(faults.values()):
+        raise UnsupportedError(
+            f"{TALL} with a key_transform: its keys are transformed ahead, which takes a shorter tile beside it, a "
+            "wrapper without maxima, and batch_invariant=False, but here is "
+            f"{' and '.join(fault for fault, holds in faults.items() if holds)}; take a t_kv of 64"
+        )
 
 
 def is_long(index, group: int) -> bool:
