@@ -21,6 +21,8 @@ from attnloom.views import IndexViewer
 INVARIANT_KEYS = 1024
 """Keys of a chunk of a batch-invariant plan, rounded up to a multiple of every tile."""
 
+_ALIGNED = 256
+
 _WIDE_KEY = 512
 """Bytes of a key and its value under one kv head from which one block keeps the memory busy for its multiprocessor."""
 
@@ -44,7 +46,7 @@ class Planned:
         index: the planned index, composed or single, whichever is predicted to be faster.
         bound: the parameters in force.
         num_tokens: query tokens of the planned index.
-        keys_bytes: what keys take that are transformed ahead, at the front of the workspace.
+        keys_bytes: what keys take that are transformed ahead, at the front of the workspace; 0: none are.
         use_softmax: whether the variants use a softmax, so that rows have an LSE.
         view: what the planner says of the plan.
         enough_pages: a cache of as many holds every page of the index; infinite as long as none was looked at.
@@ -68,7 +70,7 @@ class Planned:
         self._pointed_to: tuple | None = None
         self.enough_pages: float = math.inf
         self.num_tokens = self.keys_bytes = 0
-        self._ahead = None
+        self._ahead, self._room, self._left = None, 0, 0
         self._key_bytes = spec.num_kv_heads * spec.head_dim * DTYPE_BYTES[spec.dtype]
         self._set_constants(engine)
         self._input = _plan_input(spec, engine, self.args)
@@ -87,8 +89,17 @@ class Planned:
 
     @property
     def workspace_bytes(self) -> int:
-        """Bytes that a run writes: of keys transformed ahead, then of partial states."""
-        return self.keys_bytes + self.view.num_part_rows * self._row_bytes
+        """Bytes that a run writes: of keys transformed ahead, and of partial states behind them."""
+        return self.keys_bytes + self._part_bytes
+
+    @property
+    def reserved_bytes(self) -> int:
+        """Bytes that a workspace holds for the plan, with what is left to partial states of later ones."""
+        return (self._room or self.keys_bytes) + max(self._part_bytes, self._left)
+
+    @property
+    def _part_bytes(self) -> int:
+        return self.view.num_part_rows * self._row_bytes
 
     def bind(self, bound) -> None:
         """Take the parameters of the plan to come."""
@@ -133,14 +144,18 @@ class Planned:
             self.transform_ahead(None)
         self.enough_pages = math.inf
 
-    def transform_ahead(self, ahead) -> None:
+    def transform_ahead(self, ahead, *, room: int = 0, left: int = 0) -> None:
         """Let the plan's keys be transformed by a kernel before that of attention.
 
         Args:
             ahead: its keys, as `engines.keys_ahead.KeysAhead`; none: units transform those that they load.
+            room: bytes before partial states in the graph that captured a run; 0: there is none.
+            left: bytes at the end of the workspace for partial states, all before which is room for keys; 0: partial
+                states follow the plan's keys.
         """
         view = self.args.index
         self._ahead, self.keys_bytes, view.ahead = ahead, 0, None
+        self._room, self._left = (room, left) if ahead is not None else (0, 0)
         if ahead is not None:
             self.keys_bytes = max(ahead.slots, 1) * self._key_bytes  # there is an address, if nothing behind it
             view.ahead, view.num_ahead = ahead.rows.ctypes.data, len(ahead.rows) - 1
@@ -186,15 +201,21 @@ class Planned:
         wanted = (workspace.address, workspace.nbytes, bound.address, scales)
         if wanted == self._pointed_to:
             return
-        args, rows = self.args, self.view.num_part_rows
+        args, rows, room = self.args, self.view.num_part_rows, self._room_in(workspace.nbytes)
         if self._keeps_addresses:
-            rows = (workspace.nbytes - self.keys_bytes) // self._row_bytes
-        partials = workspace.address + self.keys_bytes
+            rows = (workspace.nbytes - room) // self._row_bytes
+        partials = workspace.address + room
         args.keys_ahead = None if self._ahead is None else workspace.address
         args.partial_o, args.partial_md = partials, partials + 4 * rows * self._spec.head_dim_v
         args.params = bound.address
         args.k_scale, args.v_scale = scales
         self._pointed_to = wanted
+
+    def _room_in(self, nbytes: int) -> int:
+        """Bytes before the partial states in a workspace of `nbytes`."""
+        if self._left == 0:
+            return self._room or self.keys_bytes
+        return max(self.keys_bytes, (nbytes - max(self._part_bytes, self._left)) // _ALIGNED * _ALIGNED)
 
 
 class Side:

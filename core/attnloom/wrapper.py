@@ -169,7 +169,9 @@ class AttentionWrapper:
         """Whether runs of the plan in force transform each key once, ahead of attention, since many rows use it.
 
         On CUDA, where a variant has a `key_transform`, keys are of 16 bits, the wrapper has no maxima, and its spec
-        is not batch-invariant. Raises `NotPlannedError`.
+        is not batch-invariant. A graph that captures such a run does so for every batch, of as many keys as those of
+        the batches planned before, or as `workspace.reserve` made room for; `plan` refuses more. Raises
+        `NotPlannedError`.
         """
         return self._in_force().keys_bytes > 0
 

@@ -16,14 +16,24 @@ from attnloom.kernel import describe
 from attnloom.limits import Limits
 from attnloom.planned import Binding, Planned
 from attnloom.targets import HOST, CudaTarget
+from attnloom.workspace import Workspace
 
 HEADS = {"num_qo_heads": 4, "num_kv_heads": 2}
 
 
+LEVEL_ROWS = 2 * 3 * 16
+KEY, PART_ROW = 2 * 64 * 4, 66 * 4
+
+
 @pytest.fixture(scope="module")
 def planned():
+    return make_planned()
+
+
+def make_planned(keeps_addresses=False):
     spec = attnloom.AttentionSpec(["rope", "causal"], head_dim=64, dtype="float32", tile=attnloom.Tile(16, 16), **HEADS)
     engine = HostEngine(HOST, spec, Limits(), num_threads=1, num_workers=3)
+    engine.keeps_addresses = keeps_addresses
     made = Planned(spec, engine)
     made.bind(Binding(spec, engine).bind(None))
     return made
@@ -41,6 +51,7 @@ def paged(requests, page_size=4):
 def engine_of(spec, captured=None, *, always=False):
     engine = CudaEngine.__new__(CudaEngine)
     engine._spec, engine._captured, engine._always_ahead = spec, captured, always
+    engine._part_rows_of_a_level, engine._row_bytes = LEVEL_ROWS, PART_ROW
     return engine
 
 
@@ -109,16 +120,66 @@ def test_a_graph_without_it_stays_so(planned):
 
 
 def test_a_graph_with_it_stays_so(planned):
-    key = 2 * 64 * 4
-    engine = engine_of(planned._spec, _Captured(200, 10**6, b"", False, 256 * key))
+    engine = engine_of(planned._spec, _Captured(200, 10**6, b"", False, 256 * KEY))
     planned.plan(paged([(1, 100)]))
     engine._go_ahead(planned, None)
-    assert planned.keys_bytes == 256 * key and planned.args.index.num_ahead == 1
+    assert planned.keys_bytes == 128 * KEY and planned.args.index.num_ahead == 1
+    assert planned.reserved_bytes == planned.workspace_bytes + 128 * KEY
     planned.plan(paged([(1, 100)] * 3))
     with pytest.raises(
-        PlanError, match=f"{384 * key} bytes of keys to transform ahead, .* captured room for {256 * key}"
+        PlanError,
+        match=f"{384 * KEY} bytes of keys to transform ahead, .* captured room for {256 * KEY}, .* "
+        f"or call wrapper.workspace.reserve.{384 * KEY + LEVEL_ROWS * PART_ROW}.; or declare the wrapper's maxima",
     ):
         engine._go_ahead(planned, None)
+
+
+SMALL, LARGE = [(200, 200), (100, 130)], [(200, 900), (256, 256), (190, 200)]
+
+
+@pytest.mark.parametrize("always", [True, False], ids=["long", "usual"])
+@pytest.mark.parametrize("before", ["planned", "reserved", "planned, then reserved", "nothing"])
+def test_a_graph_serves_what_was_planned_or_reserved_before(before, always):
+    planned, workspace = make_planned(keeps_addresses=True), Workspace()
+    engine = engine_of(planned._spec, always=always)
+    engine._upload = SimpleNamespace(captured=False)
+    engine._workspace = workspace
+
+    def run(requests):
+        planned.plan(paged(requests))
+        engine._go_ahead(planned, None)
+        workspace.reserve(planned.reserved_bytes)
+        point()
+
+    def point():
+        planned.point_to(workspace, planned.bound, (planned.args.k_scale, planned.args.v_scale))
+        args = planned.args
+        assert args.partial_o >= args.keys_ahead + planned.keys_bytes and args.partial_o % 16 == 0
+        rows = (args.partial_md - args.partial_o) // (PART_ROW - 8)
+        assert max(planned.view.num_part_rows, LEVEL_ROWS) <= rows
+        assert args.partial_o + rows * PART_ROW <= workspace.address + workspace.nbytes
+        return args.keys_ahead, args.partial_o
+
+    if before == "planned":
+        run(LARGE)
+    needed = (1024 + 2 * 256) * KEY + LEVEL_ROWS * PART_ROW
+    if before == "reserved":
+        workspace.reserve(needed)
+    run(SMALL)
+    if before == "planned, then reserved":
+        workspace.reserve(needed)
+    captured = point()
+    engine._note_capture(planned, *[SimpleNamespace(shape=[500])] * 3, None)
+    for requests in (SMALL, [(1, 100)] * 3):
+        run(requests)
+        assert point() == captured
+    if before != "nothing":
+        run(LARGE)
+        assert point() == captured
+        return
+    with pytest.raises(PlanError, match=f"reserve.{needed}."):
+        run(LARGE)
+    assert workspace.nbytes < needed
 
 
 def test_kernels_that_can():

@@ -7,7 +7,7 @@ import attrs
 import pytest
 import torch
 from attnloom.engines import long
-from attnloom.errors import UnsupportedError
+from attnloom.errors import PlanError, UnsupportedError
 from attnloom.targets import target_of
 from gpu.bench import HARDER
 
@@ -116,6 +116,34 @@ def test_a_captured_graph_keeps_its_kernel(bench, rng):
     assert wrapper._side is wrapper._long
     wrapper.plan(short)
     assert wrapper._side is wrapper._long and short_host is short
+
+
+@pytest.mark.parametrize("before", ["planned", "reserved", "nothing"])
+def test_a_graph_that_transforms_keys_serves_what_its_workspace_holds(bench, rng, before):
+    spec = bench.spec("causal", variants=["rope", "causal"])
+    wrapper = attnloom.AttentionWrapper(spec, "cuda")
+    small, large = ([*LONG, *[(300, 300 + more)] * 2] for more in (300, 3000))
+    index, host, data = bench.batch(rng, spec, large)
+    few, *_ = bench.batch(rng, spec, small)
+    if before == "planned":
+        wrapper.plan(index)
+    if before == "reserved":
+        wrapper.workspace.reserve(200 << 20)
+    wrapper.plan(few)
+    assert wrapper._side is wrapper._long and wrapper.transforms_ahead()
+    out = torch.empty_like(data.dq)
+    wrapper.run(data.dq, data.kv, out=out)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        wrapper.run(data.dq, data.kv, out=out)
+    if before == "nothing":
+        with pytest.raises(PlanError, match=r"call wrapper.workspace.reserve\(\d+\)"):
+            wrapper.plan(index)
+        return
+    wrapper.plan(index)
+    out.fill_(float("nan"))
+    graph.replay()
+    bench.compare(wrapper, host, data, out, None, scale=2.0)
 
 
 @pytest.mark.parametrize("requests, page_size", [(SHORT, 16), (LONG, 1), ([(40, 90)] * 9, 16)])

@@ -30,7 +30,7 @@ class _Captured:
     pages: int
     params: bytes
     merge_pass: bool
-    keys_bytes: int  # 0: units transform the keys that they load
+    keys_room: int  # bytes of keys transformed ahead, before partial states; 0: units transform those that they load
 
 
 class CudaEngine:
@@ -60,6 +60,7 @@ class CudaEngine:
         self.spare_rows = limits.tokens is not None
         self._row_bytes = 4 * (spec.head_dim_v + 2)
         self._tall = max(tile.t_q for tile in (self.kernel.tiles.short, self.kernel.tiles.tall) if tile is not None)
+        self._part_rows_of_a_level = 2 * self.num_workers * self._tall  # a worker shares two tiles with others at most
         self._most_part_rows = self._part_rows_for_maxima()
         # A graph made for any batch would keep that launch, and other batches change what is worth it.
         self._goes_ahead = can_go_ahead(spec, self.kernel) and not limits.any and not spec.batch_invariant
@@ -74,16 +75,14 @@ class CudaEngine:
 
     def open_long(self) -> CudaEngine:
         """An engine of the second kernel, made of what the first was composed of. Raises as the first, RuntimeError."""
-        composition, target = self.kernel.composition, self.kernel.target
-        return CudaEngine(
-            target,
-            self.device,
-            self.long_spec,
-            self._limits,
-            num_threads=None,
-            num_workers=None,
-            composition=composition,
+        kernel, fields = self.kernel, {"num_threads": None, "num_workers": None}
+        engine = CudaEngine(
+            kernel.target, self.device, self.long_spec, self._limits, composition=kernel.composition, **fields
         )
+        # What was planned on one kernel leaves as much room for keys in a graph of the other.
+        most = max(self._part_rows_of_a_level, engine._part_rows_of_a_level)
+        self._part_rows_of_a_level = engine._part_rows_of_a_level = most
+        return engine
 
     def follow(self, other: CudaEngine) -> None:
         """Come after what `other`, which shares the workspace, has queued. No graph has captured either."""
@@ -103,7 +102,7 @@ class CudaEngine:
         if spec.batch_invariant:
             return None if limits.kv_len is None else rows * -(-limits.kv_len // INVARIANT_KEYS)
         composed = limits.levels is None or limits.levels > 1
-        return 2 * self.num_workers * self._tall + (rows * (limits.levels or MAX_LEVELS) if composed else 0)
+        return self._part_rows_of_a_level + (rows * (limits.levels or MAX_LEVELS) if composed else 0)
 
     def _upload_for_maxima(self) -> int:
         return bytes_for_maxima(
@@ -149,7 +148,7 @@ class CudaEngine:
             self._check_captured(planned)
         if self._goes_ahead:
             self._go_ahead(planned, kv_lens)
-        workspace.reserve(planned.workspace_bytes)
+        workspace.reserve(planned.reserved_bytes)
         self._workspace = workspace
         stream = raw_stream(self._index)
         if self._ran_on is not None and self._ran_on != stream:
@@ -184,19 +183,22 @@ class CudaEngine:
 
     def _go_ahead(self, planned, kv_lens) -> None:
         """Let the plan's keys be transformed ahead where that is worth it, or where a captured graph does so."""
+        level_bytes = self._part_rows_of_a_level * self._row_bytes
         if self._captured is None:
+            # A graph that captures a run then serves every batch of one level whose keys the workspace holds.
             if self._always_ahead:
-                planned.transform_ahead(KeysAhead(planned))
+                planned.transform_ahead(KeysAhead(planned), left=level_bytes)
             elif kv_lens is None:  # which are bounds otherwise
-                planned.transform_ahead(keys_ahead_of(planned, self._spec))
-        elif room := self._captured.keys_bytes:
-            planned.transform_ahead(KeysAhead(planned))
+                planned.transform_ahead(keys_ahead_of(planned, self._spec), left=level_bytes)
+        elif room := self._captured.keys_room:
+            planned.transform_ahead(KeysAhead(planned), room=room)
             if planned.keys_bytes > room:
                 raise PlanError(
                     f"the batch has {planned.keys_bytes} bytes of keys to transform ahead, but a CUDA graph has "
-                    f"captured room for {room}: capture with the largest batch"
+                    f"captured room for {room}, and keeps its kernel. Before capturing, plan the batch of most keys "
+                    f"once, or call wrapper.workspace.reserve({planned.keys_bytes + level_bytes}); or declare the "
+                    "wrapper's maxima (max_tokens, ...), with which no keys are transformed ahead"
                 )
-            planned.keys_bytes = room  # partial states lie behind it
 
     def require(self, q, k, v, out, lse) -> None:
         """Raises `RunError` unless all are torch tensors, `lse` possibly none; the launcher checks where they lie."""
@@ -240,7 +242,9 @@ class CudaEngine:
         if self._captured is not None:
             rows, pages = min(rows, self._captured.tokens), min(pages, self._captured.pages)
             merge_pass = merge_pass and self._captured.merge_pass
-        self._captured = _Captured(rows, pages, _params_bytes(planned.bound), merge_pass, planned.keys_bytes)
+        args = planned.args
+        keys_room = args.partial_o - args.keys_ahead if args.keys_ahead else 0
+        self._captured = _Captured(rows, pages, _params_bytes(planned.bound), merge_pass, keys_room)
         self._upload.captured = True
         self._workspace.captured()
         self._ran_on = None
