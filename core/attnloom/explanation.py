@@ -69,7 +69,7 @@ def explain(
         "tiles": _tiles(tiles),
         "tile": _heuristic(spec, tiles),
         "long": _long(spec, tiles, composition.functors, limits),
-        "kernel": {"name": unit.name, "source": dict(unit.sources)[target.source_name]},
+        "kernel": {"name": unit.name, "detail": unit.detail, "source": dict(unit.sources)[target.source_name]},
     }
     if compile:
         data["kernel"].update(_artifact(spec, target, unit))

@@ -53,7 +53,7 @@ def lines(data: dict[str, Any]) -> Iterator[str]:
     if second := data["long"]:
         yield f"  a second kernel, whose tall tile is {_tile(second)}, runs {second['for']}"
     kernel = data["kernel"]
-    yield f"\nkernel {kernel['name']}"
+    yield f"\nkernel {kernel['name']} ({kernel['detail']})"
     if "key" in kernel:
         yield f"  source: {kernel['source_path']}"
         yield f"  library: {kernel['path']}"

@@ -143,7 +143,7 @@ class AttnloomSpecs:
         that are loaded, that the configuration names, or that declare no contribution.
 
         Args:
-            report: an `attnloom.jit.CompileReport` (name, kind, key, path, seconds, compiler, flags, owners,
+            report: an `attnloom.jit.CompileReport` (name, kind, detail, key, path, seconds, compiler, flags, owners,
                 resources).
 
         Example:

@@ -115,6 +115,7 @@ def _unit(spec: AttentionSpec, target, composition, tiles: TileChoice):
         sources={target.source_name: target.source(spec, composition, tiles)},
         include_dirs=list(dict.fromkeys([*composition.include_dirs, *jit.include_dirs()])),
         owners=composition.owners,
+        detail=tiles.shape,
     )
 
 

@@ -247,16 +247,17 @@ def test_callbacks_tell_of_compiles_only(unit, real_compiler):
     started, reports = [], []
     for _ in range(2):
         jit.forget()
-        jit.build(unit(owners={"/x": "rope", "/y": "rope"}), on_start=started.append, on_compiled=reports.append)
+        made = unit(owners={"/x": "rope", "/y": "rope"}, detail="mma 16x64")
+        jit.build(made, on_start=started.append, on_compiled=reports.append)
     assert [one.name for one in started] == ["answer"]
     (report,) = reports
     assert report.owners == ("rope",) and report.path.is_file() and report.seconds > 0
-    assert (report.name, report.kind) == ("answer", "kernel")
+    assert (report.name, report.kind, report.detail) == ("answer", "kernel", "mma 16x64")
 
 
 def test_several_units_are_built_at_a_time_and_the_first_error_is_raised(unit, real_compiler):
-    wanted = [(unit("a"), None), (unit("bad", source="int x = ;"), None), (unit("c"), None)]
-    with pytest.raises(CompileError, match="kernel bad does not compile"):
+    wanted = [(unit("a"), None), (unit("bad", source="int x = ;", detail="of tiles"), None), (unit("c"), None)]
+    with pytest.raises(CompileError, match="kernel bad \\(of tiles\\) does not compile"):
         jit.build_all(wanted)
     assert [entry.name for entry in jit.entries()] == ["a", "c"]
     assert [one.hit for one in jit.build_all([wanted[2], wanted[0]])] == [True, True]

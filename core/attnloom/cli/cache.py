@@ -44,18 +44,18 @@ def listing(as_json: bool = False) -> str:
         return json.dumps({"folder": str(folder), "bytes": total, "entries": rows}, indent=1)
     if not found:
         return f"{folder}: empty"
-    width = max(len(entry.name) for entry in found)
+    width = max(len(entry.title) for entry in found)
     lines = [f"{folder}: {len(found)} libraries, {_size(total)}"]
     for entry in found:
         if entry.problem:
             lines.append(
-                f"  {entry.name:{width}}  {_size(entry.bytes):>9}  unusable: {entry.problem}; rebuilt when needed"
+                f"  {entry.title:{width}}  {_size(entry.bytes):>9}  unusable: {entry.problem}; rebuilt when needed"
             )
             continue
         made_by = f"{entry.compiler}, {entry.isa}"
         owners = f"  [{', '.join(entry.owners)}]" if entry.owners else ""
         lines.append(
-            f"  {entry.name:{width}}  {_size(entry.bytes):>9}  {entry.seconds:5.1f} s  {entry.created}  "
+            f"  {entry.title:{width}}  {_size(entry.bytes):>9}  {entry.seconds:5.1f} s  {entry.created}  "
             f"{made_by}{owners}"
         )
     return "\n".join(lines)

@@ -88,7 +88,7 @@ def build_kernels(
             wanted.append((append_unit(), toolchain))
 
     def started(unit) -> None:
-        print(f"compiling {unit.kind} {unit.name} ...", flush=True)
+        print(f"compiling {unit.kind} {unit.title} ...", flush=True)
 
     artifacts = jit.build_all(wanted, on_start=started, on_compiled=_notify(specs))
     resources = {entry.path: entry.resources for entry in jit.entries()}
@@ -99,7 +99,7 @@ def build_kernels(
             from attnloom.jit import shipped
 
             path = shipped.add(output, unit, artifact, toolchain.isa)
-        print(f"{unit.name}: {how}, {path}{_spills(resources.get(artifact.path, ()))}")
+        print(f"{unit.title}: {how}, {path}{_spills(resources.get(artifact.path, ()))}")
     if output is not None:
         print(f"set ATTNLOOM_SHIPPED={output.resolve()} where these are to be used")
 

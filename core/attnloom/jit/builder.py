@@ -123,13 +123,13 @@ def _build_once(folder, unit, toolchain, key, problem, on_start, on_compiled) ->
             if library is not None:
                 return library, True
             if problem is not None:
-                warnings.warn(f"the cached library {unit.name} is rebuilt: {problem}", RuntimeWarning, stacklevel=4)
+                warnings.warn(f"the cached library {unit.title} is rebuilt: {problem}", RuntimeWarning, stacklevel=4)
             if on_start is not None:
                 on_start(unit)
             report = _compile(folder, unit, toolchain, key)
     except OSError as error:
         raise CompileError(_explain_os_error(error, folder, unit)) from error
-    _log.info("compiled %s in %.1f s with %s", unit.name, report.seconds, report.compiler)
+    _log.info("compiled %s in %.1f s with %s", unit.title, report.seconds, report.compiler)
     if on_compiled is not None:
         on_compiled(report)
     return report.path, False
@@ -170,6 +170,7 @@ def _compile(folder: Path, unit: CompileUnit, toolchain: Toolchain, key: str) ->
             (*toolchain.flags, *unit.flags),
             owners,
             tuple(toolchain.resources(result.log)),
+            unit.detail,
         )
         _pack(work, unit, toolchain, report)
         cache.publish(folder, work / "entry", unit.name, key)
@@ -186,6 +187,7 @@ def _pack(work: Path, unit: CompileUnit, toolchain: Toolchain, report: CompileRe
     manifest = {
         "name": unit.name,
         "kind": unit.kind,
+        "detail": unit.detail,
         "key": report.key,
         "library": library.name,
         "sha256": cache.file_hash(library),
@@ -221,7 +223,7 @@ def _failure(folder, unit, key, toolchain, log, work, fault) -> CompileError:
     log = toolchain.messages(log.replace(f"{work}{os.sep}", ""))
     path = cache.keep_failure(folder, work, [name for name, _ in unit.sources], unit.name, key, log)
     found = diagnostics.Diagnostic(None, "", 0, 0, fault) if fault else diagnostics.diagnose(log, unit.owners)
-    subject = found.owner or f"{unit.kind} {unit.name}"
+    subject = found.owner or f"{unit.kind} {unit.title}"
     if found.owner and not found.owner.startswith("variant "):  # a descriptor given in code belongs to no plugin
         subject = f"plugin {found.owner}"
     command = shlex.join(toolchain.command)
@@ -239,4 +241,4 @@ def _explain_os_error(error: OSError, folder: Path, unit: CompileUnit) -> str:
         advice = "it cannot be written: set ATTNLOOM_CACHE_DIR to a folder of your own"
     else:
         advice = error.strerror or str(error)
-    return f"cannot keep the compiled {unit.kind} {unit.name} in the cache {folder}: {advice} ({error})"
+    return f"cannot keep the compiled {unit.kind} {unit.title} in the cache {folder}: {advice} ({error})"

@@ -41,7 +41,7 @@ class Entry:
     """One library in the cache, as its manifest tells it.
 
     Attributes:
-        name, kind, key: of the unit.
+        name, kind, key, detail: of the unit.
         path: of the library.
         bytes: its size.
         seconds: what compiling took.
@@ -65,6 +65,12 @@ class Entry:
     resources: tuple[dict, ...] = ()
     created: str = ""
     problem: str | None = None
+    detail: str = ""
+
+    @property
+    def title(self) -> str:
+        """As of a `CompileUnit`."""
+        return f"{self.name} ({self.detail})" if self.detail else self.name
 
 
 def root() -> Path:
@@ -211,7 +217,7 @@ def entries(folder: Path | None = None) -> list[Entry]:
     folder = folder or root()
     check_owner(folder)
     found = [_describe(path) for path in _entry_folders(folder)]
-    return sorted(found, key=lambda entry: (entry.kind, entry.name, entry.created))
+    return sorted(found, key=lambda entry: (entry.kind, entry.title, entry.created))
 
 
 def clear(folder: Path | None = None) -> tuple[int, int]:
@@ -250,6 +256,7 @@ def _describe(path: Path) -> Entry:
             **listed,
             **groups,
             resources=tuple(manifest.get("resources", ())),
+            detail=manifest.get("detail", ""),
             path=library,
             bytes=_size(path),
             problem=None if library.is_file() else "no library",

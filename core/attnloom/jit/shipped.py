@@ -43,7 +43,7 @@ def find(unit: CompileUnit, target: str | None = None) -> Artifact | None:
             try:
                 library = cache.find(folder, unit.name, key)
             except cache.CorruptEntryError as error:
-                warnings.warn(f"{unit.name} in {folder} is passed over: {error}", RuntimeWarning, stacklevel=4)
+                warnings.warn(f"{unit.title} in {folder} is passed over: {error}", RuntimeWarning, stacklevel=4)
                 continue
             if library is not None:
                 return Artifact(library, key, True, 0.0)

@@ -42,6 +42,7 @@ class CompileUnit:
         flags: further compiler flags; `link_flags` go to the linker.
         kind: `"kernel"`, `"binding"`, `"scheduler"`, ...: what `attnloom cache list` groups by.
         system_include_dirs: folders of headers that are not read for the key; say in `salt` what identifies them.
+        detail: what tells it from others of its name, for people, such as a kernel's tiles; no part of the key.
     """
 
     name: str = field()
@@ -53,6 +54,12 @@ class CompileUnit:
     link_flags: tuple[str, ...] = field(default=(), converter=_strings)
     system_include_dirs: tuple[str, ...] = field(default=(), converter=_strings)
     salt: str = ""
+    detail: str = field(default="", eq=False)
+
+    @property
+    def title(self) -> str:
+        """The name, and the detail in brackets."""
+        return f"{self.name} ({self.detail})" if self.detail else self.name
 
     @name.validator
     def _is_file_name(self, _attribute, value):
@@ -97,7 +104,7 @@ class CompileReport:
     """What the hook `attnloom_kernel_compiled` is told after a compile (never after a hit).
 
     Attributes:
-        name, kind: of the unit.
+        name, kind, detail: of the unit.
         key, path: of the artifact.
         seconds: of compiling and linking.
         compiler: version line, such as `"gcc 12.2.0"`.
@@ -115,6 +122,7 @@ class CompileReport:
     flags: tuple[str, ...]
     owners: tuple[str, ...]
     resources: tuple[dict, ...] = ()
+    detail: str = ""
 
 
 def unit_key(unit: CompileUnit, toolchain: Toolchain) -> str:
