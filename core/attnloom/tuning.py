@@ -18,7 +18,7 @@ from attnloom.builtin import AUTO
 from attnloom.dtypes import torch_dtype
 from attnloom.engines import long
 from attnloom.errors import AttnloomError, UnsupportedError
-from attnloom.limits import Limits
+from attnloom.limits import UNLIMITED, Limits
 from attnloom.spec import AttentionSpec
 from attnloom.tile import Tile, TileChoice, TileProblem
 from attnloom.tile_table import Entry, problem_key
@@ -136,7 +136,7 @@ def tune(
     for batch in batches:
         on_progress(f"measuring {batch.name}")
         with nullcontext() if device.type == "cpu" else torch.cuda.device(device):
-            _bench(spec, device, batch).measure(candidates, repeats)
+            _bench(spec, device, batch, problem.functors).measure(candidates, repeats)
     best = fastest(candidates)
     entry = Entry(
         problem=problem_key(problem),
@@ -218,9 +218,9 @@ def _require_measurable(rule: Candidate) -> None:
         raise UnsupportedError(f"the tiles of the core's rule cannot be measured: {rule.fault}")
 
 
-def _bench(spec: AttentionSpec, device: torch.device, batch: Batch) -> _Bench:
+def _bench(spec: AttentionSpec, device: torch.device, batch: Batch, functors) -> _Bench:
     try:
-        return _Bench(spec, device, batch)
+        return _Bench(spec, device, batch, functors)
     except (MemoryError, RuntimeError) as error:
         raise UnsupportedError(f"{batch.name} does not fit {device}: {str(error).splitlines()[0]}") from error
 
@@ -228,10 +228,10 @@ def _bench(spec: AttentionSpec, device: torch.device, batch: Batch) -> _Bench:
 class _Bench:
     """One batch on a device: tensors, and the time of a run on them."""
 
-    def __init__(self, spec: AttentionSpec, device: torch.device, batch: Batch):
+    def __init__(self, spec: AttentionSpec, device: torch.device, batch: Batch, functors):
         from attnloom.dense import build_index
 
-        self._batch, self._spec, self._device = batch, spec, device
+        self._batch, self._spec, self._device, self._functors = batch, spec, device, functors
         qo_lens = [1 if batch.kind == "decode" else batch.keys] * batch.requests
         self._index = build_index(qo_lens, [batch.keys] * batch.requests, PAGE_SIZE)
         pages = -(-batch.requests * batch.keys // PAGE_SIZE)
@@ -279,17 +279,16 @@ class _Bench:
     def _open(self, tiles: TileChoice):
         from attnloom.wrapper import AttentionWrapper
 
-        wrapper = AttentionWrapper(self._spec.evolve(tile=tiles), self._device)
-        if (second := self._long_spec(tiles, wrapper.kernel.composition.functors)) is not None:
-            wrapper = AttentionWrapper(second, self._device)
+        wrapper = AttentionWrapper(self._spec_of(tiles), self._device)
         wrapper.plan(self._index)
         return wrapper
 
-    def _long_spec(self, tiles: TileChoice, functors) -> AttentionSpec | None:
-        """Of the second kernel, where it would run the batch once these tiles are the core's choice."""
-        if not long.is_long(self._index, self._spec.group):
-            return None
-        return long.long_spec(self._spec, evolve(tiles, by=AUTO.name), functors, Limits())
+    def _spec_of(self, tiles: TileChoice) -> AttentionSpec:
+        """With these tiles, or those of the second kernel, where that would run the batch were these the core's."""
+        second = None
+        if long.is_long(self._index, self._spec.group):
+            second = long.long_spec(self._spec, evolve(tiles, by=AUTO.name), self._functors, UNLIMITED)
+        return second or self._spec.evolve(tile=tiles)
 
     def _run(self, wrapper) -> None:
         with torch.no_grad():

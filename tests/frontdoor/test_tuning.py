@@ -249,7 +249,7 @@ def test_a_rule_that_cannot_be_measured_is_told(monkeypatch):
         raise RuntimeError("out of luck\nat line 3")
 
     monkeypatch.setattr(tuning._Bench, "_open", fail)
-    bench = tuning._Bench(spec_of(), torch.device("cpu"), tuning.Batch("decode", 1, 9))
+    bench = tuning._Bench(spec_of(), torch.device("cpu"), tuning.Batch("decode", 1, 9), ())
     with pytest.raises(UnsupportedError, match="core's rule cannot be measured: out of luck$"):
         bench.measure([Candidate(TileChoice(short=Tile(16, 32)))], 1)
 
@@ -286,7 +286,7 @@ def test_tiles_of_another_result_are_out_of_the_question(monkeypatch, dtype):
 
     monkeypatch.setattr(tuning._Bench, "_run", run_wrong)
     candidates = [Candidate(right), Candidate(wrong), Candidate(right)]
-    tuning._Bench(spec_of(dtype=dtype), torch.device("cpu"), tuning.Batch("decode", 2, 40)).measure(candidates, 1)
+    tuning._Bench(spec_of(dtype=dtype), torch.device("cpu"), tuning.Batch("decode", 2, 40), ()).measure(candidates, 1)
     assert [bool(one.fault) for one in candidates] == [False, True, False]
     assert "another result" in candidates[1].fault
 
@@ -295,7 +295,7 @@ def test_a_busy_cpu_decides_nothing(monkeypatch):
     took = iter([900.0, 12.0, 800.0, 20.0, 700.0, 950.0])  # of two candidates, whose turns come in both orders
     monkeypatch.setattr(tuning._Bench, "_time", lambda *_: next(took))
     candidates = [Candidate(TileChoice(short=Tile(16, t_kv), tall=Tile(32, t_kv))) for t_kv in (32, 64)]
-    tuning._Bench(spec_of(), torch.device("cpu"), tuning.Batch("decode", 2, 40)).measure(candidates, 3)
+    tuning._Bench(spec_of(), torch.device("cpu"), tuning.Batch("decode", 2, 40), ()).measure(candidates, 3)
     assert [one.microseconds["decode 2x40"] for one in candidates] == [20.0, 12.0]
 
 
@@ -385,15 +385,14 @@ def test_tall_tiles_that_every_wrapper_can_have(variants, fields, has):
 def test_a_batch_is_measured_on_the_kernel_that_it_will_run_on(monkeypatch, kind, keys, has):
     """On Hopper the core's tiles stand for two kernels."""
     spec = spec_of(dtype="bfloat16", head_dim=64)
-    bench = tuning._Bench(spec, torch.device("cpu"), Batch(kind, 1, keys))
+    bench = tuning._Bench(spec, torch.device("cpu"), Batch(kind, 1, keys), {"kv_range"})
     rule, other = list(tile_choices(spec, CudaTarget("sm_90a"), problem_of(spec, CudaTarget("sm_90a"))))[:2]
     opened = []
-    kernel = SimpleNamespace(composition=SimpleNamespace(functors={"kv_range"}))
-    wrapper = SimpleNamespace(kernel=kernel, plan=lambda _: None)
+    wrapper = SimpleNamespace(plan=lambda _: None)
     monkeypatch.setattr("attnloom.wrapper.AttentionWrapper", lambda spec, _: opened.append(spec.tile.tall) or wrapper)
     bench._open(rule)
-    assert opened == [Tile(128, 64, "wgmma"), *([long.TALL] if has else [])]
-    assert bench._long_spec(other, {"kv_range"}) is None
+    bench._open(other)
+    assert opened == [long.TALL if has else Tile(128, 64, "wgmma"), other.tall]
 
 
 def test_only_what_is_clearly_faster_is_chosen():
