@@ -244,8 +244,9 @@ class AttentionWrapper:
             self._busy.release()
 
     def _launch(self, planned: Planned, q, k, v, out, lse, params, k_scale, v_scale) -> None:
-        if k.dim() == 4 and k.size(0) < planned.enough_pages:
-            planned.check_pages(k.size(0))
+        shape = k.shape
+        if len(shape) == 4 and shape[0] < planned.enough_pages:
+            planned.check_pages(shape[0])
         bound = planned.bound if params is None else planned.rebind(params)
         scales = _UNSCALED
         if k_scale is not None or v_scale is not None:
