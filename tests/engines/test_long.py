@@ -198,7 +198,7 @@ lengths = st.one_of(st.integers(0, 4), st.integers(0, 1500))
 def test_rows_that_see_many_keys(requests, group):
     rows = sum(qo for qo, _ in requests) * group
     keys = sum(float(qo) * (kv - qo / 2) for qo, kv in requests)
-    expected = rows >= 512 * len(requests) and keys >= 192 * sum(qo for qo, _ in requests)
+    expected = rows >= 384 * len(requests) and keys >= 128 * sum(qo for qo, _ in requests)
     assert long.is_long(paged(requests), group) == expected
 
 
@@ -206,10 +206,10 @@ def test_rows_that_see_many_keys(requests, group):
     "requests, has",
     [
         (LONG, True),
-        ([(512, 512)], True),
-        ([(128, 256)], True),
-        ([(127, 4000)], False),
-        ([(300, 300)], False),
+        ([(256, 256)], True),
+        ([(96, 180)], True),
+        ([(95, 4000)], False),
+        ([(250, 250)], False),
         ([(1, 9000)] * 8, False),
         ([(700, 900), *[(1, 900)] * 8], False),
         ([(0, 900)], False),

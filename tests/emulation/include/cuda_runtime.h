@@ -44,6 +44,7 @@ inline float __int_as_float(int x) { return std::bit_cast<float>(x); }
 inline int __float_as_int(float x) { return std::bit_cast<int>(x); }
 inline unsigned __activemask() { return ~0u; }
 inline int __vimax3_s32_relu(int a, int b, int c) { return std::max({a, b, c, 0}); }
+inline int __vimax3_s32(int a, int b, int c) { return std::max({a, b, c}); }
 inline float __fdividef(float a, float b) { return a / b; }
 #define __expf(x) std::exp(x)  // the C library declares functions of these names
 #define __logf(x) std::log(x)

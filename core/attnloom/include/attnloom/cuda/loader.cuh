@@ -94,8 +94,9 @@ struct Route {
   ATTNLOOM_DEVICE void begin(const Source<S>& source, int step) {
     this->step = step;
     trail = Trail(source, step);
-    stride_page[0] = source.stride_page(), stride_page[1] = stride_units<S>(source.args.v.stride_page);
-    stride_slot[0] = stride_units<S>(source.args.k.stride_slot), stride_slot[1] = stride_units<S>(source.args.v.stride_slot);
+    const CacheView &k = source.args.k, &v = source.args.v;
+    stride_page[0] = source.stride_page(), stride_page[1] = stride_units<S>(here(v.stride_page));
+    stride_slot[0] = stride_units<S>(here(k.stride_slot)), stride_slot[1] = stride_units<S>(here(v.stride_slot));
   }
 };
 
@@ -135,6 +136,11 @@ struct Place {
     entry += trail.step_entries;
     slot += trail.step_slots;
     if (slot >= trail.page_size) slot -= trail.page_size, entry++;
+  }
+  ATTNLOOM_DEVICE void step_back(const Trail& trail) {
+    if (slot < trail.step_slots) slot += trail.page_size, entry--;
+    slot -= trail.step_slots;
+    entry -= trail.step_entries;
   }
 
   // Asks for the page id, without waiting for it.

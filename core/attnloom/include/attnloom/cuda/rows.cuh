@@ -207,6 +207,18 @@ struct Seen {
         next = min(next, max(tile, static_cast<int>(static_cast<uint32_t>(lo[s]) / T)));
     return next;
   }
+  // The last such tile before the `tile`-th.
+  template <int T>
+  ATTNLOOM_DEVICE int tile_before(int tile) const {
+    int last = -1;
+#pragma unroll
+    for (int s = 0; s < Slots; s++)
+      if (lo[s] < hi[s] && static_cast<uint32_t>(lo[s]) < static_cast<uint32_t>(tile) * T)
+        last = max(last, min(tile - 1, static_cast<int>(static_cast<uint32_t>(hi[s] - 1) / T)));
+    return last < 0 ? kNone : last;
+  }
+  template <int T>
+  ATTNLOOM_DEVICE int last_tile() const { return tile_before<T>(0x80000000u / T); }
 };
 
 }  // namespace attnloom::cuda

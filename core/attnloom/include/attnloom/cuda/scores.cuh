@@ -82,38 +82,65 @@ struct LineReading {
   }
 };
 
+// What becomes of products of a row in the power of two of their weights, before m: x (c1 + c3 x^2 + c5 x^4 + c7 x^6) where
+// x^2 <= most, for which two terms do where x^2 <= near_most.
+struct alignas(16) RowCurve {
+  static constexpr float kError = 1e-4f;  // of a logit by two terms: less than rounding a weight to 16 bits makes of it
+
+  float near_c1, near_c3, near_most, most;
+  float c1, c3, c5, c7;
+
+  RowCurve() = default;
+  template <class V, class R>
+  ATTNLOOM_DEVICE RowCurve(const Pairs<V>& pairs, const R& rows, const Units<V>& units, int r) {
+    const float scale = units.scale, square = scale * scale;
+    Curve curve = V::curve(pairs.params, rows.site(r, pairs.kv_head));
+    // Powers of small numbers would be lost: near 0 a curve is straight, to 4e-7.
+    if (fabsf(curve.c3) * square < 1e-11f) curve = {0.0f, 0.0f, 0.0f, 0.002f * curve.limit};
+    c1 = scale * kLog2E, c3 = c1 * square * curve.c3, c5 = c1 * square * square * curve.c5;
+    c7 = c1 * square * square * square * curve.c7;
+    most = units.scaled || !(curve.limit >= 0.0f && fabsf(c7) < inf) ? -1.0f : square_of(curve.limit / scale);
+    // Where |x| <= l, the best cubic in place of x^5 is 5/4 l^2 x^3 - 5/16 l^4 x, and l^5 / 16 away from it.
+    const float l = fminf(curve.limit, exp2(0.2f * log2f(16.0f * kError / fabsf(curve.c5))));
+    const float bend = curve.c5 == 0.0f ? 0.0f : curve.c5 * l * l;
+    near_c1 = c1 * (1.0f - 0.3125f * bend * l * l), near_c3 = c1 * square * (curve.c3 + 1.25f * bend);
+    near_most = most < 0.0f ? -1.0f : square_of(l / scale);
+  }
+
+ private:
+  // Below the squares of numbers whose square is infinite.
+  static ATTNLOOM_DEVICE float square_of(float x) { return fminf(x * x, 1e38f); }
+};
+
 // Products whose logits are curves of them, up to a limit; and scores that are logits, as transforms made them one by one.
 template <class V, int M>
 struct CurveReading : PlainReading<V, M> {
   bool found = false;
-  float c1;        // of a product in the power of two
-  Curve of[M][2];  // the further coefficients there; the limit is of logits
+  RowCurve of[M][2];
 
   template <class R>
   ATTNLOOM_DEVICE void find(const Pairs<V>& pairs, const R& rows, const Units<V>& units, int first_row) {
     found = true;
-    const float square = units.scale * units.scale, cubed = square * units.scale * kLog2E;
-    c1 = units.scale * kLog2E;
 #pragma unroll
     for (int i = 0; i < M; i++)
 #pragma unroll
-      for (int h = 0; h < 2; h++) {
-        Curve curve = V::curve(pairs.params, rows.site(first_row + 16 * i + 8 * h + lane_id() / 4, pairs.kv_head));
-        // Powers of small numbers would be lost: near 0 a curve is straight, to 4e-7.
-        if (fabsf(curve.c3) * square < 1e-11f) curve = {0.0f, 0.0f, 0.0f, 0.002f * curve.limit};
-        of[i][h] = {curve.c3 * cubed, curve.c5 * (square * cubed), curve.c7 * (square * square * cubed), curve.limit};
-        if (units.scaled || !(fabsf(of[i][h].c7) < inf)) of[i][h].limit = -1.0f;
-      }
+      for (int h = 0; h < 2; h++) of[i][h] = {pairs, rows, units, first_row + 16 * i + 8 * h + lane_id() / 4};
+  }
+
+  // Those that stand there, 8 rows apart.
+  ATTNLOOM_DEVICE void take(const RowCurve* curves) {
+    static_assert(M == 1);
+    found = true, of[0][0] = curves[0], of[0][1] = curves[8];
   }
 
   // Whether a product of this magnitude is on its curve.
-  ATTNLOOM_DEVICE bool holds(int i, int h, float magnitude) const { return magnitude * fabsf(c1) <= of[i][h].limit * kLog2E; }
+  ATTNLOOM_DEVICE bool holds(int i, int h, float magnitude) const { return magnitude * magnitude <= of[i][h].most; }
   // The power of two of the weight of a product on its curve, m being `m`.
   ATTNLOOM_DEVICE auto power_on_curve(int i, int h, float m) const {
-    const Curve curve = of[i][h];
-    return [=, c1 = c1, from = m * kLog2E](float x, int) {
+    const RowCurve curve = of[i][h];
+    return [=, from = m * kLog2E](float x, int) {
       const float u = x * x;
-      return x * (((curve.c7 * u + curve.c5) * u + curve.c3) * u + c1) - from;
+      return x * (((curve.c7 * u + curve.c5) * u + curve.c3) * u + curve.c1) - from;
     };
   }
 };

@@ -61,15 +61,26 @@ struct Rescale {
 
 // Powers of two that weights of T may be: a row's m moves once one exceeds 2^most, and stands so that the largest is 2^usual
 // then. float16 keeps weights down to 2^-31 of that of m so; bfloat16 has 120 powers of two until O~ is rescaled, and keeps
-// weights down to 2^-36 of the largest.
+// weights down to 2^-36 of the largest. Where so many of a row have at most the largest sum, each is finite in T; and if they
+// have more, one exceeds 2^most.
 template <DType T>
 struct Span {
-  static constexpr float usual = T == kF16 ? 7.0f : -90.0f, most = T == kF16 ? 15.0f : 30.0f;
+  static constexpr int kSummed = 32;
+  static constexpr float usual = T == kF16 ? 7.0f : -90.0f, most = T == kF16 ? 10.0f : 30.0f;
+  static constexpr float largest_sum = kSummed * (T == kF16 ? 1024.0f : 1073741824.0f);  // 2^most each
 };
 
 // How many sums, or maxima, of a row's scores are made side by side: one is waited for again and again, each takes registers.
 template <int N>
 constexpr int kChains = N > 8 ? 2 : 1;
+
+ATTNLOOM_DEVICE int larger(int x, int y, int z) {
+#if __CUDA_ARCH__ >= 900
+  return __vimax3_s32(x, y, z);
+#else
+  return max(max(x, y), z);
+#endif
+}
 
 // Not less than any of the scores; 0 where all are below, or a NaN.
 template <int N>
@@ -156,6 +167,15 @@ ATTNLOOM_DEVICE void take_weights(const float (&s)[M][N][4], const Reading<V, M>
     }
 }
 
+// The largest magnitude of the scores; NaNs do not count.
+template <int N>
+ATTNLOOM_DEVICE float magnitude_of(const float (&s)[N][4], int h) {
+  float largest = 0.0f;
+#pragma unroll
+  for (int t = 0; t < N; t++) largest = fmaxf(largest, fmaxf(fabsf(s[t][2 * h]), fabsf(s[t][2 * h + 1])));
+  return largest;
+}
+
 // Whether products are on the curves of all rows; if so, m and d follow where `whole` says that all are seen.
 template <class S, class V, DType T, int M, int N>
 ATTNLOOM_DEVICE bool follow_curves(const float (&s)[M][N][4], const Reading<V, M>& reading, State16<S, V, M>& state, bool whole,
@@ -165,11 +185,9 @@ ATTNLOOM_DEVICE bool follow_curves(const float (&s)[M][N][4], const Reading<V, M
   for (int i = 0; i < M; i++)
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-      float largest = 0.0f;
-#pragma unroll
-      for (int t = 0; t < N; t++) largest = fmaxf(largest, fmaxf(fabsf(s[i][t][2 * h]), fabsf(s[i][t][2 * h + 1])));
+      const float largest = magnitude_of(s[i], h);
       on_curve &= reading.holds(i, h, largest);
-      still &= largest * reading.c1 <= state.m[i][h] * kLog2E + Span<T>::most;
+      still &= largest * reading.of[i][h].c1 <= state.m[i][h] * kLog2E + Span<T>::most;
     }
   if (__all_sync(~0u, on_curve & still)) return true;
   if (!__all_sync(~0u, on_curve)) return false;
@@ -190,34 +208,35 @@ ATTNLOOM_DEVICE void take_weights_on_curves(const float (&s)[M][N][4], const Rea
     }
 }
 
-// One step of the online softmax: products of rows [first_row, ...) with keys from `first_key` on become weights of T. O~ is
-// left to the caller. `reading`: what `read` says; `ready`: called before the first weight is made; the rest: see `score`.
-template <class S, class V, DType T = S::T, int M, int N, class R, class F>
-ATTNLOOM_DEVICE Rescale<M> weigh(float (&s)[M][N][4], Weights<M, N>& p, State16<S, V, M>& state, Reading<V, M> reading,
-                                 const Pairs<V>& pairs, const R& rows, const Units<V>& units, int first_row, int first_key,
-                                 const int* noted, bool whole, F ready) {
+// The same of any products, of which it is known whether they are on their curves.
+template <class S, class V, DType T = S::T, int M, int N, class R>
+ATTNLOOM_DEVICE Rescale<M> weigh_each(float (&s)[M][N][4], Weights<M, N>& p, State16<S, V, M>& state, Reading<V, M> reading,
+                                      const Pairs<V>& pairs, const R& rows, const Units<V>& units, int first_row, int first_key,
+                                      const int* noted, bool whole, bool on_curve) {
   Rescale<M> rescale{};
-  bool on_curve = false;
-  if constexpr (V::may_curve) {
-    if (!reading.found) reading.find(pairs, rows, units, first_row);
-    on_curve = follow_curves<S, V, T>(s, reading, state, whole, rescale);
-    if (on_curve && whole) {
-      ready();
-      take_weights_on_curves<S, V, T>(s, reading, p, state);
-      return rescale;
-    }
-  }
   score<S, V>(s, reading, pairs, rows, units, first_row, first_key, noted, whole, on_curve);
   if constexpr (V::use_softmax) rescale = follow<S, V, T>(s, reading, state, units.step);
-  ready();
   take_weights<S, V, T>(s, reading, p, state, units.step);
   return rescale;
 }
+
+// One step of the online softmax: products of rows [first_row, ...) with keys from `first_key` on become weights of T. O~ is
+// left to the caller. `reading`: what `read` says; the rest: see `score`.
 template <class S, class V, DType T = S::T, int M, int N, class R>
 ATTNLOOM_DEVICE Rescale<M> weigh(float (&s)[M][N][4], Weights<M, N>& p, State16<S, V, M>& state, Reading<V, M> reading,
                                  const Pairs<V>& pairs, const R& rows, const Units<V>& units, int first_row, int first_key,
                                  const int* noted, bool whole) {
-  return weigh<S, V, T>(s, p, state, reading, pairs, rows, units, first_row, first_key, noted, whole, [] {});
+  bool on_curve = false;
+  if constexpr (V::may_curve) {
+    Rescale<M> rescale{};
+    if (!reading.found) reading.find(pairs, rows, units, first_row);
+    on_curve = follow_curves<S, V, T>(s, reading, state, whole, rescale);
+    if (on_curve && whole) {
+      take_weights_on_curves<S, V, T>(s, reading, p, state);
+      return rescale;
+    }
+  }
+  return weigh_each<S, V, T>(s, p, state, reading, pairs, rows, units, first_row, first_key, noted, whole, on_curve);
 }
 
 }  // namespace attnloom::cuda

@@ -1,27 +1,29 @@
 // Units of many rows and keys on Hopper: four warps each are a warpgroup of 64 rows, whose products run while it works on weights.
 // Other warps find the units and copy their queries and keys: see copiers.cuh.
 #pragma once
+#include "attempt.cuh"
 #include "pipeline.cuh"
 
 namespace attnloom::cuda {
 
-// Which tiles of N keys some of a unit's rows see, one after the other, and of which some of these rows see all.
+// Which tiles of N keys some of a unit's rows see, from the last to the first, and of which some of these rows see all. Rows' last
+// keys are the ones that not all of them see, and often those of their largest logits.
 template <class Sight, int N>
 struct Tiles {
   const Sight &unit, &rows;
   bool masked;
 
-  ATTNLOOM_DEVICE int after(int tile) const { return unit.template next_tile<N>(tile + 1); }
+  ATTNLOOM_DEVICE int before(int tile) const { return unit.template tile_before<N>(tile); }
   ATTNLOOM_DEVICE bool all_seen(int tile) const { return !masked && rows.sees_all(tile * N, (tile + 1) * N); }
 };
 // The same of one range, in registers: shared memory is slow behind copies.
 template <int N>
 struct Tiles<Seen<1>, N> {
-  int end, all_begin, all_end;
+  int begin, all_begin, all_end;
 
   ATTNLOOM_DEVICE Tiles(const Seen<1>& unit, const Seen<1>& rows, bool masked)
-      : end((unit.hi[0] + N - 1) / N), all_begin((rows.all_lo[0] + N - 1) / N), all_end(masked ? 0 : rows.all_hi[0] / N) {}
-  ATTNLOOM_DEVICE int after(int tile) const { return tile + 1 < end ? tile + 1 : Seen<1>::kNone; }
+      : begin(unit.lo[0] / N), all_begin((rows.all_lo[0] + N - 1) / N), all_end(masked ? 0 : rows.all_hi[0] / N) {}
+  ATTNLOOM_DEVICE int before(int tile) const { return tile > begin ? tile - 1 : Seen<1>::kNone; }
   ATTNLOOM_DEVICE bool all_seen(int tile) const { return all_begin <= tile && tile < all_end; }
 };
 
@@ -35,6 +37,10 @@ struct TeamRows {
   static constexpr int kKeys = Tile::t_kv, kNone = Sight::kNone;
   static constexpr int kTurns = 2, kOwn = 4;  // numbered barriers of each warpgroup: its turn at the tensor cores; its threads
 
+#ifndef EARLY
+#define EARLY 0
+#endif
+  static constexpr int kEarly = V::may_curve ? EARLY / 2 : EARLY;
   using Scores = float[1][kKeys / 8][4];
   using Operands = Weights<1, kKeys / 8>;
 
@@ -43,10 +49,14 @@ struct TeamRows {
   Pipeline& pipeline;
   const int* noted;  // [kNotedTiles][t_kv] listed positions
   char* memory;      // queries, two tiles of K, two of V
-  Progress& progress;
+  Progress* progresses;  // of the warps
+  RowCurve* curves;  // [t_q] of the unit's rows, if they have some
 
   static ATTNLOOM_DEVICE int warpgroup() { return warp_id() / 4; }
   static ATTNLOOM_DEVICE int first_row() { return 16 * warp_id(); }
+
+  // How far this warp has come; where that stands is found anew each time, for want of registers.
+  static ATTNLOOM_DEVICE Progress& own(Progress* progresses) { return progresses[warp_id()]; }
 
   // Before the first unit: the first warpgroup begins.
   static ATTNLOOM_DEVICE void begin_turns() {
@@ -59,18 +69,18 @@ struct TeamRows {
     State16<S, V, 1> state;
     state.clear();
     settle(state.o[0]);
-    const int first = found.whole.template next_tile<kKeys>(0);
-    pipeline.queries.wait_full(progress.queries);
+    const int first = found.whole.template last_tile<kKeys>();
+    pipeline.queries.wait_full(own(progresses).queries);
     if constexpr (V::has_query_transform) {
       unit.template transform_queries<Tile>(memory);
       publish();
       meet(kOwn + warpgroup(), 128);
     }
-    Cursor<2> at = progress.tiles;
+    Cursor<2> at = own(progresses).tiles;
     if (first != kNone) multiply(state, at, first, pairs);
     else arrive_by_warp(pipeline.queries.empty[0]);
     __syncwarp();
-    if (lane_id() == 0) progress.queries.passed++, progress.tiles = at;
+    if (lane_id() == 0) own(progresses).queries.passed++, own(progresses).tiles = at;
     if (first_row() < unit.count) unit.write_fragments(state, first_row());
   }
 
@@ -87,11 +97,13 @@ struct TeamRows {
   ATTNLOOM_DEVICE uint32_t keys_at(int i) const { return operand_at(shared_address(k_tile(i)), KTile::block_bytes); }
   ATTNLOOM_DEVICE uint32_t values_at(int i) const { return operand_at(shared_address(v_tile(i)), VTile::block_bytes); }
 
-  // Multiplies the rows with the keys of the unit, from the tile `first` on.
+  // Multiplies the rows with the keys of the unit, from the tile `first` back.
   ATTNLOOM_DEVICE void multiply(State16<S, V, 1>& state, Cursor<2>& at, int first, const Pairs<V>& pairs) const {
     Ring<2>&keys = pipeline.keys, &values = pipeline.values;
     const Units<V> units = unit.facts.units;
-    const Tiles<Sight, kKeys> tiles{found.whole, found.of[warpgroup()], pairs.masked};
+    // Where products are not what weights are read from, no tile counts as seen by all.
+    const bool apart = pairs.masked || units.scaled || (V::linear_in_distance && unit.facts.listed);
+    const Tiles<Sight, kKeys> tiles{found.whole, found.of[warpgroup()], apart};
     Scores s;
     Operands p;
     keys.wait_full(at);
@@ -100,11 +112,13 @@ struct TeamRows {
     close_products();
     const uint32_t q_at = queries();
     uint32_t k_at = keys_at(at.place() ^ 1), v_at = values_at(at.place());
-    int next = tiles.after(first);
+    int next = tiles.before(first);
+    bool beyond = false;
+    if constexpr (V::may_curve) describe_curves(pairs, units);
     wait_products<0>();
     settle(s[0]);
     arrive_by_warp(keys.empty[at.place()]);
-    weigh_rows(s, p, state, read_tile(first, units, pairs), at, first, units, pairs, tiles.all_seen(first), [] {});
+    weigh_rows(s, p, state, read_tile(first, units, pairs), beyond, at, first, units, pairs, tiles.all_seen(first), true, [] {});
     for (;;) {
       const Cursor<2> ahead{at.passed + 1};
       settle(p[0]);
@@ -130,12 +144,12 @@ struct TeamRows {
       at.passed++;
       k_at = keys_at(at.place() ^ 1), v_at = values_at(at.place());
       const int tile = next;
-      next = tiles.after(tile);
+      next = tiles.before(tile);
       const auto reading = read_tile(tile, units, pairs);
       wait_products<1>();
       settle(s[0]);
       arrive_by_warp(keys.empty[at.place()]);
-      const Rescale<1> rescale = weigh_rows(s, p, state, reading, at, tile, units, pairs, tiles.all_seen(tile), [&] {
+      const Rescale<1> rescale = weigh_rows(s, p, state, reading, beyond, at, tile, units, pairs, tiles.all_seen(tile), false, [&] {
         // Values are waited for next, and weights go where those before were read.
         wait_products<0>();
         settle(state.o[0]);
@@ -149,18 +163,25 @@ struct TeamRows {
     at.passed++;
   }
 
+  // Notes the curves of the warp's rows, a lane each.
+  ATTNLOOM_DEVICE void describe_curves(const Pairs<V>& pairs, const Units<V>& units) const {
+    const int r = first_row() + lane_id() / 2;
+    if (lane_id() % 2 == 0) curves[r] = {pairs, unit.rows, units, r};
+    __syncwarp();
+  }
+
   // How the scores of a tile will be read.
   ATTNLOOM_DEVICE Reading<V, 1> read_tile(int tile, const Units<V>& units, const Pairs<V>& pairs) const {
-    auto reading = read<V, 1>(pairs, unit.rows, units, first_row(), tile * kKeys);
-    if constexpr (V::may_curve) reading.find(pairs, unit.rows, units, first_row());
-    return reading;
+    return read<V, 1>(pairs, unit.rows, units, first_row(), tile * kKeys);
   }
   // Scores that have come in become weights, once `ready` has been called.
   template <class F>
-  ATTNLOOM_DEVICE Rescale<1> weigh_rows(Scores& s, Operands& p, State16<S, V, 1>& state, const Reading<V, 1>& reading, Cursor<2> at,
-                                        int tile, const Units<V>& units, const Pairs<V>& pairs, bool all_seen, F ready) const {
+  ATTNLOOM_DEVICE Rescale<1> weigh_rows(Scores& s, Operands& p, State16<S, V, 1>& state, const Reading<V, 1>& reading,
+                                        bool& beyond, Cursor<2> at, int tile, const Units<V>& units, const Pairs<V>& pairs,
+                                        bool all_seen, bool first, F ready) const {
     const int* positions = noted + at.passed % kNotedTiles * kKeys;
-    return weigh<S, V>(s, p, state, reading, pairs, unit.rows, units, first_row(), tile * kKeys, positions, all_seen, ready);
+    return weigh_ahead<S, V, kEarly>(s, p, state, reading, curves + first_row() + lane_id() / 4, beyond, pairs, unit.rows, units, first_row(), tile * kKeys, positions,
+                                     all_seen, first, ready);
   }
 
   // s = Q K^T.

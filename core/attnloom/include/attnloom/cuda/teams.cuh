@@ -20,6 +20,7 @@ struct SharedByTeams {
   Progress progress[S::warps];
   typename Copiers<S, V, kTallClass<S>>::Own own;
   int group;
+  RowCurve curves[V::may_curve ? S::max_t_q : 1];
   Slice places[S::warps][2];
   int noted[S::larger(S::warps * S::stages * S::slices * kSlice, kNotedTiles * S::max_t_kv)];
 };
@@ -46,17 +47,16 @@ ATTNLOOM_DEVICE void compute(const RunArgs& args, const typename V::Params& para
   using R = typename SharedByTeams<S, V>::R;
   using Tall = TeamRows<S, V, kTallClass<S>>;
   Pipeline& pipeline = shared.pipeline;
-  Progress& progress = shared.progress[warp_id()];
   Tall::begin_turns();
   for (;;) {
-    const Cursor<kFound> at_unit = progress.units;
+    const Cursor<kFound> at_unit = Tall::own(shared.progress).units;
     pipeline.units.wait_full(at_unit);
     Found<S, V>& found = shared.found[at_unit.place()];
     if (found.work == Work::kEnd) return;
     const Unit<S, V, R> unit{args,        params,        shared.index, shared.plan, found.item,  found.rows,
                              found.facts, found.merging, found.head,   found.count, shared.group};
     if (S::one_class || found.work == Work::kTall) {
-      Tall{unit, found, pipeline, shared.noted, memory, progress}.run();
+      Tall{unit, found, pipeline, shared.noted, memory, shared.progress, shared.curves}.run();
       if (unit.merges()) merge_if_last(unit);
     } else if constexpr (!S::one_class) {
       run_short(unit, found, memory, shared.noted, shared.places[warp_id()]);
@@ -64,14 +64,14 @@ ATTNLOOM_DEVICE void compute(const RunArgs& args, const typename V::Params& para
     }
     arrive(pipeline.units.empty[at_unit.place()]);
     __syncwarp();
-    if (lane_id() == 0) progress.units.passed++;
+    if (lane_id() == 0) Tall::own(shared.progress).units.passed++;
     __syncwarp();
   }
 }
 
 // Registers of a thread that computes, more of them where logits take some, and of one that copies; as launched all have 168.
 template <class V>
-constexpr int kComputeRegisters = V::may_curve || V::linear_in_distance ? 232 : 224;
+constexpr int kComputeRegisters = V::may_curve || V::linear_in_distance ? 232 : 232;
 template <class V>
 constexpr int kCopierRegisters = 3 * 168 - 2 * kComputeRegisters<V>;
 

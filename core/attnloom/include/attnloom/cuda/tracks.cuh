@@ -14,7 +14,7 @@ struct Way {
   const BoxMaps& maps;
 };
 
-// How a warp goes through K (Which: 0) or V (1) of a unit, a box a lane where a whole tile lies in boxes, else row by row.
+// How a warp goes through K (Which: 0) or V (1) of a unit, from its last tile to its first, a box a lane where a whole tile lies in boxes, else row by row.
 template <class S, class V, int C, class R, int Which>
 struct Track {
   using Tile = Class<S, C>;
@@ -24,7 +24,7 @@ struct Track {
   static constexpr bool kFollowing = Which == 0 && S::keys_ahead;  // rows follow each other, as in no cache
 
   const Way<S, V, R>& way;
-  int next;     // the tile after those that were asked for
+  int next;     // the tile before those that were asked for
   int box;      // rows of a box; 0: there are none
   Place place;  // of this lane's box of `next`
 
@@ -32,7 +32,7 @@ struct Track {
   ATTNLOOM_DEVICE int row() const { return min(lane_id() * box, kKeys - box); }
 
   ATTNLOOM_DEVICE explicit Track(const Way<S, V, R>& way) : way(way) {
-    next = way.seen.template next_tile<kKeys>(0);
+    next = way.seen.template last_tile<kKeys>();
     box = 0;
     if (way.maps.page_size == static_cast<int>(way.route.trail.page_size)) {
       box = kFollowing && way.maps.rows > 0 ? kKeys : way.maps.rows;
@@ -48,9 +48,9 @@ struct Track {
     if (boxes) copy_boxes(to, full);
     else copy_each(to);
     const int before = next;
-    next = way.seen.template next_tile<kKeys>(before + 1);
-    if (next == before + 1 && !kFollowing && box > 0) {
-      place.step(way.route.trail);
+    next = way.seen.template tile_before<kKeys>(before);
+    if (next == before - 1 && !kFollowing && box > 0) {
+      place.step_back(way.route.trail);
       place.look_up(way.route.trail, way.seen.sees(key(row())));
     } else {
       find();
