@@ -1,28 +1,28 @@
 // Units of many rows and keys on Hopper: four warps each are a warpgroup of 64 rows, whose products run while it works on weights.
 // Other warps find the units and copy their queries and keys: see copiers.cuh.
 #pragma once
-#include "attempt.cuh"
 #include "pipeline.cuh"
+#include "standing.cuh"
 
 namespace attnloom::cuda {
 
 // Which tiles of N keys some of a unit's rows see, from the last to the first, and of which some of these rows see all. Rows' last
-// keys are the ones that not all of them see, and often those of their largest logits.
+// keys are those that not all of them see, and with ALiBi those of their largest logits. `apart`: no tile counts as seen by all.
 template <class Sight, int N>
 struct Tiles {
   const Sight &unit, &rows;
-  bool masked;
+  bool apart;
 
   ATTNLOOM_DEVICE int before(int tile) const { return unit.template tile_before<N>(tile); }
-  ATTNLOOM_DEVICE bool all_seen(int tile) const { return !masked && rows.sees_all(tile * N, (tile + 1) * N); }
+  ATTNLOOM_DEVICE bool all_seen(int tile) const { return !apart && rows.sees_all(tile * N, (tile + 1) * N); }
 };
 // The same of one range, in registers: shared memory is slow behind copies.
 template <int N>
 struct Tiles<Seen<1>, N> {
   int begin, all_begin, all_end;
 
-  ATTNLOOM_DEVICE Tiles(const Seen<1>& unit, const Seen<1>& rows, bool masked)
-      : begin(unit.lo[0] / N), all_begin((rows.all_lo[0] + N - 1) / N), all_end(masked ? 0 : rows.all_hi[0] / N) {}
+  ATTNLOOM_DEVICE Tiles(const Seen<1>& unit, const Seen<1>& rows, bool apart)
+      : begin(unit.lo[0] / N), all_begin((rows.all_lo[0] + N - 1) / N), all_end(apart ? 0 : rows.all_hi[0] / N) {}
   ATTNLOOM_DEVICE int before(int tile) const { return tile > begin ? tile - 1 : Seen<1>::kNone; }
   ATTNLOOM_DEVICE bool all_seen(int tile) const { return all_begin <= tile && tile < all_end; }
 };
@@ -37,20 +37,16 @@ struct TeamRows {
   static constexpr int kKeys = Tile::t_kv, kNone = Sight::kNone;
   static constexpr int kTurns = 2, kOwn = 4;  // numbered barriers of each warpgroup: its turn at the tensor cores; its threads
 
-#ifndef EARLY
-#define EARLY 0
-#endif
-  static constexpr int kEarly = V::may_curve ? EARLY / 2 : EARLY;
   using Scores = float[1][kKeys / 8][4];
   using Operands = Weights<1, kKeys / 8>;
 
   const Unit<S, V, typename Found<S, V>::R>& unit;
   const Found<S, V>& found;
   Pipeline& pipeline;
-  const int* noted;  // [kNotedTiles][t_kv] listed positions
-  char* memory;      // queries, two tiles of K, two of V
+  const int* noted;      // [kNotedTiles][t_kv] listed positions
+  char* memory;          // queries, two tiles of K, two of V
   Progress* progresses;  // of the warps
-  RowCurve* curves;  // [t_q] of the unit's rows, if they have some
+  RowCurve* curves;      // [t_q] of the unit's rows, where they may have some
 
   static ATTNLOOM_DEVICE int warpgroup() { return warp_id() / 4; }
   static ATTNLOOM_DEVICE int first_row() { return 16 * warp_id(); }
@@ -101,7 +97,7 @@ struct TeamRows {
   ATTNLOOM_DEVICE void multiply(State16<S, V, 1>& state, Cursor<2>& at, int first, const Pairs<V>& pairs) const {
     Ring<2>&keys = pipeline.keys, &values = pipeline.values;
     const Units<V> units = unit.facts.units;
-    // Where products are not what weights are read from, no tile counts as seen by all.
+    // Not all there is to a key is its product then.
     const bool apart = pairs.masked || units.scaled || (V::linear_in_distance && unit.facts.listed);
     const Tiles<Sight, kKeys> tiles{found.whole, found.of[warpgroup()], apart};
     Scores s;
@@ -118,7 +114,7 @@ struct TeamRows {
     wait_products<0>();
     settle(s[0]);
     arrive_by_warp(keys.empty[at.place()]);
-    weigh_rows(s, p, state, read_tile(first, units, pairs), beyond, at, first, units, pairs, tiles.all_seen(first), true, [] {});
+    weigh_rows<true>(s, p, state, read_tile(first, units, pairs), beyond, at, first, units, pairs, tiles.all_seen(first));
     for (;;) {
       const Cursor<2> ahead{at.passed + 1};
       settle(p[0]);
@@ -149,13 +145,10 @@ struct TeamRows {
       wait_products<1>();
       settle(s[0]);
       arrive_by_warp(keys.empty[at.place()]);
-      const Rescale<1> rescale = weigh_rows(s, p, state, reading, beyond, at, tile, units, pairs, tiles.all_seen(tile), false, [&] {
-        // Values are waited for next, and weights go where those before were read.
-        wait_products<0>();
-        settle(state.o[0]);
-        arrive_by_warp(values.empty[at.place() ^ 1]);
-      });
-      rescale.apply(state.o);
+      wait_products<0>();
+      settle(state.o[0]);
+      arrive_by_warp(values.empty[at.place() ^ 1]);
+      weigh_rows<false>(s, p, state, reading, beyond, at, tile, units, pairs, tiles.all_seen(tile)).apply(state.o);
     }
     wait_products<0>();
     settle(state.o[0]);
@@ -169,19 +162,25 @@ struct TeamRows {
     if (lane_id() % 2 == 0) curves[r] = {pairs, unit.rows, units, r};
     __syncwarp();
   }
+  ATTNLOOM_DEVICE const RowCurve* curves_of_lane() const { return curves + first_row() + lane_id() / 4; }
 
   // How the scores of a tile will be read.
   ATTNLOOM_DEVICE Reading<V, 1> read_tile(int tile, const Units<V>& units, const Pairs<V>& pairs) const {
     return read<V, 1>(pairs, unit.rows, units, first_row(), tile * kKeys);
   }
-  // Scores that have come in become weights, once `ready` has been called.
-  template <class F>
-  ATTNLOOM_DEVICE Rescale<1> weigh_rows(Scores& s, Operands& p, State16<S, V, 1>& state, const Reading<V, 1>& reading,
-                                        bool& beyond, Cursor<2> at, int tile, const Units<V>& units, const Pairs<V>& pairs,
-                                        bool all_seen, bool first, F ready) const {
+  // Scores that have come in become weights: of the rows' first tile, or of another one.
+  template <bool First>
+  ATTNLOOM_DEVICE Rescale<1> weigh_rows(Scores& s, Operands& p, State16<S, V, 1>& state, Reading<V, 1> reading, bool& beyond,
+                                        Cursor<2> at, int tile, const Units<V>& units, const Pairs<V>& pairs, bool all_seen) const {
+    if constexpr (kReadsProducts<V> && !First)
+      if (all_seen && weigh_standing<S, V>(s, p, state, reading, curves_of_lane(), beyond, units)) return {};
+    bool on_curve = false;
+    if constexpr (V::may_curve) {
+      reading.take(curves_of_lane());
+      on_curve = __all_sync(~0u, reading.holds(0, 0, magnitude_of(s[0], 0)) && reading.holds(0, 1, magnitude_of(s[0], 1)));
+    }
     const int* positions = noted + at.passed % kNotedTiles * kKeys;
-    return weigh_ahead<S, V, kEarly>(s, p, state, reading, curves + first_row() + lane_id() / 4, beyond, pairs, unit.rows, units, first_row(), tile * kKeys, positions,
-                                     all_seen, first, ready);
+    return weigh_each<S, V>(s, p, state, reading, pairs, unit.rows, units, first_row(), tile * kKeys, positions, all_seen, on_curve);
   }
 
   // s = Q K^T.

@@ -69,11 +69,8 @@ ATTNLOOM_DEVICE void compute(const RunArgs& args, const typename V::Params& para
   }
 }
 
-// Registers of a thread that computes, more of them where logits take some, and of one that copies; as launched all have 168.
-template <class V>
-constexpr int kComputeRegisters = V::may_curve || V::linear_in_distance ? 232 : 232;
-template <class V>
-constexpr int kCopierRegisters = 3 * 168 - 2 * kComputeRegisters<V>;
+// Registers of a thread that computes, and of one that copies; as launched all have 168.
+constexpr int kComputeRegisters = 232, kCopierRegisters = 3 * 168 - 2 * kComputeRegisters;
 
 // Some warps copy, and the others compute.
 template <class S, class V>
@@ -87,11 +84,11 @@ ATTNLOOM_DEVICE void run_teams(const RunArgs& args, const typename V::Params& pa
   begin_block<S>(args, shared);
   __syncthreads();
   if (warp_id() >= S::warps) {
-    give_registers<kCopierRegisters<V>>();
+    give_registers<kCopierRegisters>();
     Copiers<S, V, kTallClass<S>>{args, params, shared.index, shared.plan, shared.queue, shared.group, shared.found,
                                  shared.pipeline, shared.own, shared.noted, memory, maps}.run();
   } else {
-    take_registers<kComputeRegisters<V>>();
+    take_registers<kComputeRegisters>();
     compute(args, params, shared, memory);
   }
 }
