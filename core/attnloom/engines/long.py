@@ -16,8 +16,8 @@ TALL = Tile(128, 128, "wgmma")
 """The tall tile of the second kernel."""
 
 _KEYS = 128
-"""Keys that a row sees on average from which it is faster: prompts of 384 tokens gain 1.12x on an H200, of 256 1.05x and
-of 128 1.01x, which is not worth a second compile."""
+"""Keys that a row sees on average from which it is faster: prompts of 384 tokens gain 1.12x on an H200, those of 256
+1.05x, and those of 128 1.01x, which is not worth a second compile."""
 
 _ROWS = 384
 """Packed rows of a request, on average, below which most of its tiles are not full."""
