@@ -47,7 +47,7 @@ def test_missing(bench, rng, kernel, ignored):
         ("teams", "copiers.cuh", "publish();", 0, [(33, 100)]),
         ("teams", "copiers.cuh", "ring.wait_empty(at);", 0, [(64, 640)]),
         ("teams", "copiers.cuh", "pipeline.queries.wait_empty(at);", 0, [(64, 128)] * 3),
-        ("teams", "team_rows.cuh", "pipeline.queries.wait_full(progress.queries);", 0, [(64, 128)]),
+        ("teams", "team_rows.cuh", "pipeline.queries.wait_full(own(progresses).queries);", 0, [(64, 128)]),
         ("teams", "team_rows.cuh", "keys.wait_full(at);", 0, [(64, 128)]),
         ("teams", "team_rows.cuh", "ends_soon(values.full[at.place()], at.parity()) &", 0, [(64, 640)]),
     ],
@@ -56,6 +56,7 @@ def test_missing_barrier(bench, rng, tmp_path, kernel, header, barrier, occurren
     shutil.copytree(jit.include_dirs()[0], tmp_path, dirs_exist_ok=True)
     path = tmp_path / "attnloom/cuda" / header
     parts = path.read_text().split(barrier)
+    assert len(parts) > occurrence + 1
     path.write_text(barrier.join(parts[: occurrence + 1]) + barrier.join(parts[occurrence + 1 :]))
     wrapper = bench.wrapper(kernel, headers=(str(tmp_path),), num_workers=100 if kernel != "teams" else 1)
     index, host, data = bench.batch(rng, wrapper.spec, requests)
