@@ -115,7 +115,7 @@ class EmulationEngine:
         for view, tensor in ((args.k, k), (args.v, v)):
             view.data = tensor.data_ptr()
             view.stride_page, view.stride_slot, view.stride_head = tensor.stride()[:3]
-        args.num_pages = k.shape[0]
+        args.num_pages, args.q_tokens = k.shape[0], q.shape[0]
         args.lse, args.lse_stride_token = (None, 0) if lse is None else (lse.data_ptr(), lse.stride(0))
         regions = [(*_region(tensor), False) for tensor in (q, k, v)]
         regions += [(array.ctypes.data, array.nbytes, False) for array in (self._plan, self._index)]

@@ -380,7 +380,7 @@ def test_tall_tiles_that_every_wrapper_can_have(variants, fields, has):
 
 
 @pytest.mark.parametrize(
-    ("kind", "keys", "has"), [("prefill", 600, True), ("prefill", 300, False), ("decode", 600, False)]
+    ("kind", "keys", "has"), [("prefill", 600, True), ("prefill", 200, False), ("decode", 600, False)]
 )
 def test_a_batch_is_measured_on_the_kernel_that_it_will_run_on(monkeypatch, kind, keys, has):
     """On Hopper the core's tiles stand for two kernels."""

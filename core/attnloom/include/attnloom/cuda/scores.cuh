@@ -103,7 +103,7 @@ struct alignas(16) RowCurve {
     // Where |x| <= l, the best cubic in place of x^5 is 5/4 l^2 x^3 - 5/16 l^4 x, and l^5 / 16 away from it.
     const float l = fminf(curve.limit, exp2(0.2f * log2f(16.0f * kError / fabsf(curve.c5))));
     const float bend = curve.c5 == 0.0f ? 0.0f : curve.c5 * l * l;
-    near_c1 = c1 * (1.0f - 0.3125f * bend * l * l), near_c3 = c1 * square * (curve.c3 + 1.25f * bend);
+    near_c1 = c1 * (bend == 0.0f ? 1.0f : 1.0f - 0.3125f * bend * l * l), near_c3 = c1 * square * (curve.c3 + 1.25f * bend);
     near_most = most < 0.0f ? -1.0f : square_of(l / scale);
   }
 

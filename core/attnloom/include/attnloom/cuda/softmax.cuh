@@ -41,6 +41,9 @@ struct State16 {
 template <int M, int N>
 using Weights = uint32_t[M][N / 2][4];
 
+// O~ and d divided by so many powers of two are still normal numbers.
+constexpr float kKept = 120.0f;
+
 // What O~ is multiplied by where a row's m has moved.
 template <int M>
 struct Rescale {
@@ -123,8 +126,11 @@ ATTNLOOM_DEVICE Rescale<M> follow(const float (&s)[M][N][4], const Reading& read
 #pragma unroll
           for (int e = 2 * h; e < 2 * h + 2; e++) top = fmaxf(top, reading.logit(i, h, s[i][t][e], 8 * t + e % 2));
         const float m = quad_max(top), before = state.m[i][h];
-        if ((m - before) * step > Span<T>::most) {
-          const float next = m - Span<T>::usual / step;
+        const float rise = (m - before) * step;
+        if (rise > Span<T>::most) {
+          // As long as the weights before may count, O~ is not divided by so much that nothing is left of it.
+          const bool near = rise - Span<T>::usual > kKept && rise <= kKept + Span<T>::most;
+          const float next = near ? before + kKept / step : m - Span<T>::usual / step;
           // Of large m the product with `step` is rounded by more than weights have powers of two: rather none than infinite.
           const bool beyond = fmaf(m, step, -(next * step)) > Span<T>::most;
           state.m[i][h] = beyond ? next + fabsf(next) * 2.4e-7f : next;

@@ -45,10 +45,14 @@ struct CurveRow {
   }
 };
 
+// Whether the lane's row g + 8 h is one of the first `count` of its warp. Queries past the last may be another request's, which
+// have no say.
+ATTNLOOM_DEVICE bool exists(int h, int count) { return lane_id() / 4 + 8 * h < count; }
+
 // Makes weights of T of a warp's scores, and lets d grow by them. False if a row does not hold, or its m may have to move; d is as it
-// was then. rows[h]: how row g + 8 h is read.
+// was then. rows[h]: how row g + 8 h is read, of which the first `count` of a warp exist.
 template <DType T, class S, class V, int N, class Row>
-ATTNLOOM_DEVICE bool try_weights(const float (&s)[1][N][4], Weights<1, N>& p, State16<S, V, 1>& state, Row (&rows)[2]) {
+ATTNLOOM_DEVICE bool try_weights(const float (&s)[1][N][4], Weights<1, N>& p, State16<S, V, 1>& state, Row (&rows)[2], int count) {
   static_assert(2 * N <= Span<T>::kSummed);
   float sums[2];
 #pragma unroll
@@ -64,7 +68,7 @@ ATTNLOOM_DEVICE bool try_weights(const float (&s)[1][N][4], Weights<1, N>& p, St
   }
   bool right = true;
 #pragma unroll
-  for (int h = 0; h < 2; h++) right &= rows[h].holds() && sums[h] <= Span<T>::largest_sum;
+  for (int h = 0; h < 2; h++) right &= !exists(h, count) || (rows[h].holds() && sums[h] <= Span<T>::largest_sum);
   if (!__all_sync(~0u, right)) return false;
 #pragma unroll
   for (int h = 0; h < 2; h++) state.d[0][h] += sums[h];
@@ -75,21 +79,22 @@ ATTNLOOM_DEVICE bool try_weights(const float (&s)[1][N][4], Weights<1, N>& p, St
 // before were not near 0.
 template <class S, class V, int N>
 ATTNLOOM_DEVICE bool weigh_standing(const float (&s)[1][N][4], Weights<1, N>& p, State16<S, V, 1>& state, const Reading<V, 1>& reading,
-                                    const RowCurve* curves, bool& beyond, const Units<V>& units) {
+                                    const RowCurve* curves, bool& beyond, const Units<V>& units, int count) {
   const float(&m)[2] = state.m[0];
   if constexpr (V::may_curve) {
     if (!beyond) {
       CurveRow<true> rows[2] = {{curves[0], m[0]}, {curves[8], m[1]}};
-      if (try_weights<S::T>(s, p, state, rows)) return true;
+      if (try_weights<S::T>(s, p, state, rows, count)) return true;
     }
     CurveRow<false> rows[2] = {{curves[0], m[0]}, {curves[8], m[1]}};
-    const bool right = try_weights<S::T>(s, p, state, rows);
-    beyond = !__all_sync(~0u, rows[0].is_within(curves[0].near_most) && rows[1].is_within(curves[8].near_most));
+    const bool right = try_weights<S::T>(s, p, state, rows, count);
+    beyond = __any_sync(~0u, (exists(0, count) && !rows[0].is_within(curves[0].near_most)) ||
+                                 (exists(1, count) && !rows[1].is_within(curves[8].near_most)));
     return right;
   } else {
     const auto power = [&](int h) { return reading.power(0, h, m[h], units.step); };
     PowerRow<decltype(power(0))> rows[2] = {{power(0)}, {power(1)}};
-    return try_weights<S::T>(s, p, state, rows);
+    return try_weights<S::T>(s, p, state, rows, count);
   }
 }
 

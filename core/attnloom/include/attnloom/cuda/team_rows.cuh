@@ -97,20 +97,19 @@ struct TeamRows {
   ATTNLOOM_DEVICE void multiply(State16<S, V, 1>& state, Cursor<2>& at, int first, const Pairs<V>& pairs) const {
     Ring<2>&keys = pipeline.keys, &values = pipeline.values;
     const Units<V> units = unit.facts.units;
-    // Not all there is to a key is its product then.
-    const bool apart = pairs.masked || units.scaled || (V::linear_in_distance && unit.facts.listed);
-    const Tiles<Sight, kKeys> tiles{found.whole, found.of[warpgroup()], apart};
     Scores s;
     Operands p;
     keys.wait_full(at);
     begin_products();
     ask_scores(s, Operand(queries()), Operand(keys_at(at.place())));
     close_products();
+    // Not all there is to a key is its product where a tile is `apart`.
+    bool beyond = false, apart = pairs.masked || units.scaled || (V::linear_in_distance && unit.facts.listed);
+    if constexpr (V::may_curve) apart |= !describe_curves(pairs, units);
+    const Tiles<Sight, kKeys> tiles{found.whole, found.of[warpgroup()], apart};
     const uint32_t q_at = queries();
     uint32_t k_at = keys_at(at.place() ^ 1), v_at = values_at(at.place());
     int next = tiles.before(first);
-    bool beyond = false;
-    if constexpr (V::may_curve) describe_curves(pairs, units);
     wait_products<0>();
     settle(s[0]);
     arrive_by_warp(keys.empty[at.place()]);
@@ -156,12 +155,15 @@ struct TeamRows {
     at.passed++;
   }
 
-  // Notes the curves of the warp's rows, a lane each.
-  ATTNLOOM_DEVICE void describe_curves(const Pairs<V>& pairs, const Units<V>& units) const {
+  // Notes the curves of the warp's rows, a lane each, and tells whether all are known.
+  ATTNLOOM_DEVICE bool describe_curves(const Pairs<V>& pairs, const Units<V>& units) const {
     const int r = first_row() + lane_id() / 2;
     if (lane_id() % 2 == 0) curves[r] = {pairs, unit.rows, units, r};
     __syncwarp();
+    return __all_sync(~0u, curves[r].most >= 0.0f);
   }
+  // Of the warp's rows.
+  ATTNLOOM_DEVICE int count() const { return unit.count - first_row(); }
   ATTNLOOM_DEVICE const RowCurve* curves_of_lane() const { return curves + first_row() + lane_id() / 4; }
 
   // How the scores of a tile will be read.
@@ -173,11 +175,12 @@ struct TeamRows {
   ATTNLOOM_DEVICE Rescale<1> weigh_rows(Scores& s, Operands& p, State16<S, V, 1>& state, Reading<V, 1> reading, bool& beyond,
                                         Cursor<2> at, int tile, const Units<V>& units, const Pairs<V>& pairs, bool all_seen) const {
     if constexpr (kReadsProducts<V> && !First)
-      if (all_seen && weigh_standing<S, V>(s, p, state, reading, curves_of_lane(), beyond, units)) return {};
+      if (all_seen && weigh_standing<S, V>(s, p, state, reading, curves_of_lane(), beyond, units, count())) return {};
     bool on_curve = false;
     if constexpr (V::may_curve) {
       reading.take(curves_of_lane());
-      on_curve = __all_sync(~0u, reading.holds(0, 0, magnitude_of(s[0], 0)) && reading.holds(0, 1, magnitude_of(s[0], 1)));
+      on_curve = __all_sync(~0u, (!exists(0, count()) || reading.holds(0, 0, magnitude_of(s[0], 0))) &&
+                                     (!exists(1, count()) || reading.holds(0, 1, magnitude_of(s[0], 1))));
     }
     const int* positions = noted + at.passed % kNotedTiles * kKeys;
     return weigh_each<S, V>(s, p, state, reading, pairs, unit.rows, units, first_row(), tile * kKeys, positions, all_seen, on_curve);
