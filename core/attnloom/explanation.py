@@ -143,22 +143,22 @@ def _params(composition, spec: AttentionSpec) -> list[dict[str, Any]]:
     from attnloom.variant import StaticParam
 
     try:
-        values, missing = composition.resolve(spec.params).values, None
+        values, fault = composition.resolve(spec.params).values, None
     except ParamError as error:
-        values, missing = {}, str(error)
+        values, fault = spec.params, str(error)
     rows = []
     for member in composition.members:
         for param in member.variant.params:
             key = f"{member.alias}.{param.name}"
             static = isinstance(param, StaticParam)
-            value = member.statics[param.name] if static else values.get(key)
+            value = member.statics[param.name] if static else values.get(key, getattr(param, "default", None))
             kind = "static" if static else "host" if getattr(param, "host_only", False) else "run time"
             if not static and "kv_range" in member.variant.functors and member.variant.is_planned(param):
                 kind = "plan"
             given = "the spec" if key in spec.params else "computed" if getattr(param, "computed", None) else "default"
             rows.append({"name": key, "value": _plain(value), "set": kind, "from": given, "doc": param.doc})
-            if missing and not static:
-                rows[-1]["error"] = missing
+    for row in [row for row in rows if fault and repr(row["name"]) in fault] or (rows if fault else ()):
+        row["error"] = fault
     return rows
 
 

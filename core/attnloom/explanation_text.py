@@ -36,7 +36,8 @@ def lines(data: dict[str, Any]) -> Iterator[str]:
     if data["params"]:
         yield "\nparameters:"
         for row in data["params"]:
-            shown = row["error"] if "error" in row else _shown(row["value"])
+            shown = row["from"] if row["value"] is None else _shown(row["value"])
+            shown = row.get("error", shown)
             yield f"  {row['name']} = {shown}  [{row['set']}, {row['from']}]{'  ' + row['doc'] if row['doc'] else ''}"
     for plugin, settings in data["settings"].items():
         yield f"\nsettings of {plugin}: {', '.join(f'{name} = {value!r}' for name, value in settings.items())}"

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from attnloom.reference import _Chain, reference_of
+from attnloom.reference import functors_of, ranges_of, reference_of
 
 
 def sample_intervals(composition, bound, num_qo_heads: int, qo_len: int, kv_len: int) -> dict[str, Any]:
@@ -30,7 +30,7 @@ def sample_intervals(composition, bound, num_qo_heads: int, qo_len: int, kv_len:
             seen = {
                 member.alias: ranges
                 for member in composition.members
-                if (ranges := _ranges(member, composition, bound, site, kv_len)) is not None
+                if (ranges := _ranges(member, bound, site, kv_len)) is not None
             }
             common = [(0, kv_len)] if kv_len else []
             for ranges in seen.values():
@@ -52,15 +52,14 @@ def _row(q_index: int, qo_len: int, kv_len: int, head: int, num_qo_heads: int) -
     return SimpleNamespace(**{name: np.array(value, np.int64) for name, value in fields.items()})
 
 
-def _ranges(member, composition, bound, site, kv_len: int) -> list[tuple[int, int]] | None:
-    alone = SimpleNamespace(use_softmax=composition.use_softmax, members=[member])
+def _ranges(member, bound, site, kv_len: int) -> list[tuple[int, int]] | None:
     if member.variant.text is not None and "kv_range" in member.variant.functors:
         return reference_of(member.variant).visible(bound.namespace(member.alias), site, kv_len)
-    functors = _Chain(alone, bound)._functors.get("kv_range")
+    functors = functors_of(SimpleNamespace(members=[member]), bound).get("kv_range")
     if not functors:
         return None
     kv_range, p = functors[0]
-    cut = [(max(int(lo), 0), min(int(hi), kv_len)) for lo, hi in kv_range(p, site)]
+    cut = [(max(int(lo), 0), min(int(hi), kv_len)) for lo, hi in ranges_of(kv_range, p, site)]
     return [pair for pair in sorted(cut) if pair[0] < pair[1]]
 
 

@@ -123,12 +123,28 @@ def _open(spec: AttentionSpec, target, limits: Limits) -> Kernel:
     return _load(spec, target, *describe(spec, target, limits))
 
 
+def _toolchain(spec: AttentionSpec, target, unit):
+    """The compiler for a unit that is not shipped. Raises `CompileError`, which names the unit and where it was not."""
+    from attnloom.errors import CompileError
+    from attnloom.jit.shipped import VARIABLE
+
+    try:
+        return target.toolchain(spec.debug)
+    except CompileError as error:
+        if not (searched := os.environ.get(VARIABLE)) or spec.debug:
+            raise
+        raise CompileError(
+            f"{unit.title} for {target} is not in {searched} ({VARIABLE}), and cannot be compiled: {error}"
+        ) from error
+
+
 def _load(spec: AttentionSpec, target, composition, tiles: TileChoice, unit) -> Kernel:
     from attnloom import jit
 
     artifact = None if spec.debug else target.shipped(unit)
     if artifact is None:
-        (artifact,) = jit.prepare([unit], target.toolchain(spec.debug), on_compiled=spec.plugin_set.notify_compiled)
+        toolchain = _toolchain(spec, target, unit)
+        (artifact,) = jit.prepare([unit], toolchain, on_compiled=spec.plugin_set.notify_compiled)
     handle = jit.load(artifact)
     ranges = handle.symbol("attnloom_ranges") if composition.has_range else 0
     return Kernel(spec, target, composition, tiles, unit, artifact, handle, handle.run, ranges)

@@ -321,14 +321,17 @@ def _scalar_key(params: dict):
 def _changed(planned, given) -> str:
     before = dict(planned)
     changed = [
-        f"{name} was planned as {_shown(before[name])}, this run gives {_shown(value)}"
+        f"{name} was planned as {_shown(before[name])}, this run gives {_shown(value, before[name])}"
         for name, value in given
         if before[name] != value
     ]
     return (
-        f"{'; '.join(changed)}: the plan skips keys by it. Give it to plan(index, params=...), or use another wrapper"
+        f"{'; '.join(changed)}: a kv_range may read it, by which the plan skips keys. Give it to "
+        "plan(index, params=...), use another wrapper, or declare planned=False of a parameter that no kv_range reads"
     )
 
 
-def _shown(value) -> str:
-    return f"a tensor {list(value[0])}" if isinstance(value, tuple) else repr(value)
+def _shown(value, before=None) -> str:
+    if not isinstance(value, tuple):
+        return repr(value)
+    return f"{'another' if before is not None and before[0] == value[0] else 'a'} tensor {list(value[0])}"

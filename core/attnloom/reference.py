@@ -8,12 +8,13 @@ arrays for tensors), `site` the fields of `attnloom::Site` as int64 arrays that 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
 
 import numpy as np
 from attrs import frozen
 
+from attnloom.errors import PluginError
 from attnloom.resolve import resolve_code
 
 
@@ -153,17 +154,40 @@ def reference_of(variant):
     return resolve_code(variant.reference)()
 
 
+def functors_of(composition, bound_params) -> dict[str, list]:
+    """`{functor: [(reference method, its parameters), ...]}` in the order of the chain.
+
+    Raises:
+        PluginError: for a reference without a functor that its descriptor declares.
+    """
+    found: dict[str, list] = {}
+    for member in composition.members:
+        variant, reference = member.variant, reference_of(member.variant)
+        for functor in getattr(reference, "functors", variant.functors):
+            if not hasattr(reference, functor):
+                raise PluginError(
+                    f"variant {variant.name!r}: its reference {variant.reference!r} has no {functor}, which its "
+                    "descriptor declares"
+                )
+            found.setdefault(functor, []).append((getattr(reference, functor), bound_params.namespace(member.alias)))
+    return found
+
+
+def ranges_of(kv_range, p, site) -> Sequence[tuple]:
+    """What a reference's `kv_range` returns. Raises `PluginError` unless it is a list of pairs."""
+    found = kv_range(p, site)
+    if isinstance(found, (list, tuple)) and all(isinstance(one, (list, tuple)) and len(one) == 2 for one in found):
+        return found
+    name = getattr(kv_range, "__qualname__", "kv_range")
+    raise PluginError(f"the reference {name} must return a list of (lo, hi), one a range, got {found!r:.80}")
+
+
 class _Chain:
     """The members' reference functors, by name, each with its parameters."""
 
     def __init__(self, composition, bound_params):
         self.use_softmax = composition.use_softmax
-        self._functors: dict[str, list] = {}
-        for member in composition.members:
-            reference = reference_of(member.variant)
-            p = bound_params.namespace(member.alias)
-            for functor in getattr(reference, "functors", member.variant.functors):
-                self._functors.setdefault(functor, []).append((getattr(reference, functor), p))
+        self._functors = functors_of(composition, bound_params)
 
     def rows(self, functor: str, x: np.ndarray, site) -> np.ndarray:
         """The row transforms called `functor`, one after the other."""
@@ -179,7 +203,7 @@ class _Chain:
         """`visible` where every range and every mask agrees."""
         for kv_range, p in self._functors.get("kv_range", ()):
             inside = np.zeros_like(visible)
-            for lo, hi in kv_range(p, row_site):
+            for lo, hi in ranges_of(kv_range, p, row_site):
                 lo, hi = np.asarray(lo)[..., None], np.asarray(hi)[..., None]
                 inside |= (lo <= site.kv_pos) & (site.kv_pos < hi)
             visible = visible & inside

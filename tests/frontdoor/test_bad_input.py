@@ -225,6 +225,8 @@ def test_parameters_frozen_by_the_plan(bench, rng):
     wrapper.plan(index)
     with pytest.raises(attnloom.RunError, match=r"sliding_window\.left was planned as 4, this run gives 5"):
         wrapper.run(data.q, data.kv, params={"sliding_window.left": 5})
+    with pytest.raises(attnloom.RunError, match="planned=False of a parameter that no kv_range reads"):
+        wrapper.run(data.q, data.kv, params={"sliding_window.left": 5})
     wrapper.run(data.q, data.kv, params={"sliding_window.left": 4, "sinks.sinks": torch.zeros(4)})
     with pytest.raises(attnloom.ParamError, match=r"sliding_window\.left"):
         wrapper.run(data.q, data.kv, params={"sliding_window.lfet": 4})

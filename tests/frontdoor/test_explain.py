@@ -64,6 +64,13 @@ def test_without_compiling(bench, monkeypatch):
     data = attnloom.explain(bench.spec(["sinks"]), compile=False).data
     assert "key" not in data["kernel"]
     assert "sinks.sinks" in data["params"][0]["error"]
+    params = {"sliding_window.left": 10}
+    rows = attnloom.explain(bench.spec(["sliding_window", "sinks"], params=params), compile=False).data["params"]
+    assert {row["name"]: (row["value"], "error" in row) for row in rows} == {
+        "sliding_window.left": (10, False),
+        "sliding_window.right": (-1, False),
+        "sinks.sinks": (None, True),
+    }
     given = attnloom.explain(
         bench.spec([attrs.evolve(CAUSAL, package="attnloom")], tile=attnloom.Tile(16, 16)), compile=False
     )

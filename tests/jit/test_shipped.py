@@ -61,6 +61,7 @@ def test_kernels_for_decode_alone(tmp_path):
     assert path.startswith(str(place)) and float(total) == 32.0
     done = run(tmp_path, ATTNLOOM_SHIPPED=str(place))
     assert done.returncode and "no C++ compiler was found" in done.stderr
+    assert f"for the cpu is not in {place} (ATTNLOOM_SHIPPED), and cannot be compiled" in done.stderr
 
 
 def test_without_the_folder_a_compiler_is_missed(folder, tmp_path):

@@ -18,7 +18,7 @@ import numpy as np
 from attrs import frozen
 
 from attnloom.compose import Composition, compose
-from attnloom.reference import reference_of
+from attnloom.reference import functors_of, ranges_of
 
 SITE_FIELDS = ("request", "qo_head", "kv_head", "q_index", "kv_index", "q_pos", "kv_pos", "qo_len", "kv_len")
 ROW_FUNCTORS = ("query_transform", "key_transform", "value_transform", "output_transform")
@@ -256,16 +256,6 @@ def random_sites(
     )
 
 
-def reference_functors(composition: Composition, params) -> dict[str, list]:
-    """`{functor: [(reference method, its parameters), ...]}` in the order of the chain."""
-    found: dict[str, list] = {}
-    for member in composition.members:
-        reference = reference_of(member.variant)
-        for functor in getattr(reference, "functors", member.variant.functors):
-            found.setdefault(functor, []).append((getattr(reference, functor), params.namespace(member.alias)))
-    return found
-
-
 def check_against_reference(
     variants, params=None, *, spec=None, plugins=None, n: int = 500, seed: int = 0, rtol: float = 2e-6, sites=None
 ) -> CompiledFunctors:
@@ -292,7 +282,7 @@ def check_against_reference(
 def compare_with_reference(compiled: CompiledFunctors, rng, *, n: int = 500, rtol: float = 2e-6, sites=None) -> None:
     """Compare every compiled functor with the float64 references. Raises `AssertionError` where they differ."""
     sites = sites or random_sites(rng, n, compiled.composition.spec)
-    for functor, chain in reference_functors(compiled.composition, compiled.params).items():
+    for functor, chain in functors_of(compiled.composition, compiled.params).items():
         _CHECKS.get(functor, _check_rows)(functor, compiled, chain, sites, rng, rtol)
 
 
@@ -334,17 +324,22 @@ def _check_mask(functor, compiled, chain, sites, rng, rtol) -> None:
     kept = compiled.keeps(sites)
     if _lowered(compiled):
         kept &= _inside(compiled, sites)
-        for kv_range, p in reference_functors(compiled.composition, compiled.params).get("kv_range", ()):
-            want &= np.any([(lo <= sites.kv_pos) & (sites.kv_pos < hi) for lo, hi in kv_range(p, sites)], axis=0)
+        want &= _in_ranges(functors_of(compiled.composition, compiled.params).get("kv_range", ()), sites)
     np.testing.assert_array_equal(kept, want, err_msg=functor)
 
 
 def _check_range(functor, compiled, chain, sites, rng, rtol) -> None:
-    want = np.ones(len(sites.request), bool)
-    for kv_range, p in chain:
-        want &= np.any([(lo <= sites.kv_pos) & (sites.kv_pos < hi) for lo, hi in kv_range(p, sites)], axis=0)
     if not _lowered(compiled):
-        np.testing.assert_array_equal(_inside(compiled, sites), want, err_msg=functor)
+        np.testing.assert_array_equal(_inside(compiled, sites), _in_ranges(chain, sites), err_msg=functor)
+
+
+def _in_ranges(chain, sites) -> np.ndarray:
+    """Which sites the references' ranges leave."""
+    inside = np.ones(len(sites.request), bool)
+    for kv_range, p in chain:
+        ranges = ranges_of(kv_range, p, sites)
+        inside &= np.any([(lo <= sites.kv_pos) & (sites.kv_pos < hi) for lo, hi in ranges], axis=0)
+    return inside
 
 
 def _lowered(compiled) -> bool:

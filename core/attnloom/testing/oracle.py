@@ -11,12 +11,12 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from attnloom.testing.functors import reference_functors
+from attnloom.reference import functors_of, ranges_of
 
 
 def attention(q, k, v, index, composition, bound, *, sm_scale: float) -> tuple[np.ndarray, np.ndarray]:
     """`(O, LSE)` of a small batch, as `attnloom.reference.attention` returns them."""
-    chain = reference_functors(composition, bound)
+    chain = functors_of(composition, bound)
     dense = index.to_dense()
     q, k, v = (np.asarray(x.detach().double().numpy()) for x in (q, k, v))
     out = np.zeros((*q.shape[:2], v.shape[3]))
@@ -47,7 +47,7 @@ def attention(q, k, v, index, composition, bound, *, sm_scale: float) -> tuple[n
 def _row(chain, use_softmax, q, rows, keys, positions, fixed, sm_scale, width) -> tuple[np.ndarray, float]:
     row_site = _site(fixed, kv_index=-1, kv_pos=-1)
     q = _rows(chain, "query_transform", q, row_site)
-    ranges = [kv_range(p, row_site) for kv_range, p in chain.get("kv_range", ())]
+    ranges = [ranges_of(kv_range, p, row_site) for kv_range, p in chain.get("kv_range", ())]
     logits, values = [], []
     for (key, value), j, pos in zip(rows, keys, positions, strict=True):
         site = _site(fixed, kv_index=j, kv_pos=pos)

@@ -7,7 +7,8 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from attnloom.testing.functors import CompiledFunctors, reference_functors
+from attnloom.reference import functors_of, ranges_of
+from attnloom.testing.functors import CompiledFunctors
 
 
 def edge_sites(spec, qo_lens, kv_lens) -> SimpleNamespace:
@@ -34,7 +35,7 @@ def row_sites(spec, request: int, qo_len: int, kv_len: int) -> SimpleNamespace:
 def check_ranges(compiled: CompiledFunctors, lens, name: str, *, mask: bool = True) -> None:
     """Hold `kv_range` to its promises, and to the mask. Raises `AssertionError` naming what it breaks."""
     spec = compiled.composition.spec
-    references = reference_functors(compiled.composition, compiled.params)["kv_range"]
+    references = functors_of(compiled.composition, compiled.params)["kv_range"]
     for request, (qo_len, kv_len) in enumerate(zip(*lens, strict=True)):
         sites = row_sites(spec, request, qo_len, kv_len)
         found = compiled.ranges(sites)
@@ -42,7 +43,9 @@ def check_ranges(compiled: CompiledFunctors, lens, name: str, *, mask: bool = Tr
         got = np.array([[any(lo <= pos < hi for lo, hi in row) for pos in positions] for row in found])
         want = np.ones_like(got)
         for kv_range, p in references:
-            want &= np.any([(_column(lo) <= positions) & (positions < _column(hi)) for lo, hi in kv_range(p, sites)], 0)
+            want &= np.any(
+                [(_column(lo) <= positions) & (positions < _column(hi)) for lo, hi in ranges_of(kv_range, p, sites)], 0
+            )
         differs = np.argwhere(got != want)
         assert not len(differs), (
             f"kv_range of {name!r} differs from the reference's: head {sites.qo_head[differs[0][0]]}, q_pos "
@@ -93,7 +96,7 @@ def visible_pairs(composition, bound, index, spec) -> np.ndarray:
     """bool [heads, tokens, keys]: the pairs that the index, the reference's ranges and its masks show."""
     dense = index.to_dense()
     visible = np.broadcast_to(dense.visible, (spec.num_qo_heads, *dense.visible.shape)).copy()
-    functors = reference_functors(composition, bound)
+    functors = functors_of(composition, bound)
     qo_lens = np.diff(index.qo_indptr)
     for request, (qo_len, kv_len) in enumerate(zip(qo_lens, index.kv_len, strict=True)):
         tokens = slice(index.qo_indptr[request], index.qo_indptr[request + 1])
@@ -109,7 +112,7 @@ def visible_pairs(composition, bound, index, spec) -> np.ndarray:
             inside = [
                 (_column(lo).reshape(-1, qo_len, 1) <= pairs.kv_pos)
                 & (pairs.kv_pos < _column(hi).reshape(-1, qo_len, 1))
-                for lo, hi in _spread(kv_range(p, rows), len(rows.qo_head))
+                for lo, hi in _spread(ranges_of(kv_range, p, rows), len(rows.qo_head))
             ]
             own &= np.any(inside, axis=0)
     return visible
