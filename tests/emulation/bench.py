@@ -38,6 +38,7 @@ KERNELS = {
     "wgmma_window": (HOPPER, "window", {"head_dim": 64, **ONE_TEAM}),
     "wgmma_e4m3_rope": (HOPPER, "e4m3_rope", ONE_TEAM),
     "teams": (HOPPER, "causal", TEAMS),
+    "teams_groups_of_3": (HOPPER, "causal", {"num_qo_heads": 6, "head_dim": 64, **TEAMS}),  # no box holds its queries
     "teams_plain": (HOPPER, "plain", TEAMS),
     "teams_d80": (HOPPER, "d80", {"dtype": "float16", **TEAMS}),
     "teams_window": (HOPPER, "window", {"variants": ["sliding_window", "sinks"], "head_dim": 64, **TEAMS}),

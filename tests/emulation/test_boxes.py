@@ -15,7 +15,6 @@ from emulation.test_kernels import rounding
 
 LONG = [(200, 600), (37, 290), (1, 300), (33, 128)]
 HEADS = {
-    "groups_of_3": {"num_qo_heads": 6, "head_dim": 64},
     "groups_of_8": {"num_qo_heads": 8, "num_kv_heads": 1, "head_dim": 64},
     "groups_of_1": {"num_qo_heads": 2, "head_dim": 64},
 }
@@ -41,7 +40,9 @@ def test_pages(bench, rng, kernel, page_size):
     bench.check(wrapper, *bench.batch(rng, wrapper.spec, LONG, page_size), scale=rounding(kernel))
 
 
-@pytest.mark.parametrize("kernel", ("teams_window", "teams_soft_cap", "teams_capped_alibi", *HEADS))
+@pytest.mark.parametrize(
+    "kernel", ("teams_window", "teams_soft_cap", "teams_capped_alibi", "teams_groups_of_3", *HEADS)
+)
 def test_variants_and_groups(bench, rng, kernel):
     wrapper = bench.wrapper(kernel)
     bench.check(wrapper, *bench.batch(rng, wrapper.spec, LONG, 32), scale=rounding(kernel))

@@ -44,7 +44,8 @@ def test_missing(bench, rng, kernel, ignored):
         ("causal", "merge.cuh", "sync<S>();", 0, [(1, 600), (1, 500), (1, 400)]),
         ("causal", "many_rows.cuh", "__syncthreads();", 2, [(33, 100)]),
         ("wgmma", "wgmma_rows.cuh", "__syncthreads();", 2, [(33, 100)]),
-        ("teams", "copiers.cuh", "publish();", 0, [(33, 100)]),
+        ("teams_groups_of_3", "copiers.cuh", "publish();", 0, [(33, 100)]),
+        ("teams", "copiers.cuh", "publish();", 1, [(33, 100)]),
         ("teams", "copiers.cuh", "ring.wait_empty(at);", 0, [(64, 640)]),
         ("teams", "copiers.cuh", "pipeline.queries.wait_empty(at);", 0, [(64, 128)] * 3),
         ("teams", "team_rows.cuh", "pipeline.queries.wait_full(own(progresses).queries);", 0, [(64, 128)]),
@@ -58,7 +59,7 @@ def test_missing_barrier(bench, rng, tmp_path, kernel, header, barrier, occurren
     parts = path.read_text().split(barrier)
     assert len(parts) > occurrence + 1
     path.write_text(barrier.join(parts[: occurrence + 1]) + barrier.join(parts[occurrence + 1 :]))
-    wrapper = bench.wrapper(kernel, headers=(str(tmp_path),), num_workers=100 if kernel != "teams" else 1)
+    wrapper = bench.wrapper(kernel, headers=(str(tmp_path),), num_workers=1 if kernel.startswith("teams") else 100)
     index, host, data = bench.batch(rng, wrapper.spec, requests)
     wrapper.plan(index)
     with pytest.raises((RuntimeError, AssertionError), match=SEEN):
