@@ -31,7 +31,7 @@ def _kernels(monkeypatch):
 
 def batch_of_logits(bench, rng, wrapper, logits, noise=0.02):
     """A request of `KEYS` keys whose logits, of every row, are near those given by key."""
-    index, host, data = bench.batch(rng, wrapper.spec, [(130, KEYS)])
+    index, host, data = bench.batch(rng, wrapper.spec, [(40, KEYS)])
     dim = wrapper.spec.head_dim
     data.q.copy_(torch.ones_like(data.q) + noise * torch.from_numpy(rng.standard_normal(data.q.shape)).to(data.q.dtype))
     data.dq.copy_(data.q)
@@ -41,7 +41,7 @@ def batch_of_logits(bench, rng, wrapper, logits, noise=0.02):
     return index, host, data
 
 
-@pytest.mark.parametrize("rise", (1.0, 3.0, 30.0, 120.0))
+@pytest.mark.parametrize("rise", (3.0, 30.0, 120.0))
 @pytest.mark.parametrize("kernel", ("teams_float16", "teams_alibi", "teams", "teams_soft_cap"))
 def test_logits_that_rise(bench, rng, kernel, rise):
     """From tile to tile, in the order in which these are read, and in the other one."""
@@ -72,13 +72,13 @@ def test_they_hardly_ever_move(bench, rng, tmp_path, kernel):
     )
     wrapper = bench.wrapper(kernel, num_workers=1, headers=(str(tmp_path),))
     params = {"soft_cap.cap": 50.0} if "soft_cap" in kernel else None
-    bench.check(wrapper, *bench.batch(rng, wrapper.spec, [(130, KEYS)]), params=params, scale=2.0)
+    bench.check(wrapper, *bench.batch(rng, wrapper.spec, [(40, KEYS)]), params=params, scale=2.0)
     logits = np.repeat(np.arange(5)[::-1] * 120.0, KEYS // 5)
     with pytest.raises(AssertionError, match="NaN"):
         bench.check(wrapper, *batch_of_logits(bench, rng, wrapper, logits), params=params and {"soft_cap.cap": 1000.0})
 
 
-@pytest.mark.parametrize("small, large", [(29.5, 36.6), (33, 36.6), (34.5, 36.6), (34.5, 40), (30, 149), (30, 151)])
+@pytest.mark.parametrize("small, large", [(29.5, 36.6), (34.5, 36.6), (30, 151)])
 @pytest.mark.parametrize("kernel", ("causal", "wgmma", "teams"))
 def test_a_large_weight_before_a_larger_one(bench, rng, kernel, small, large):
     """So many powers of two above m, which tiles of zeros have set; from either end, as kernels go either way."""
@@ -89,7 +89,7 @@ def test_a_large_weight_before_a_larger_one(bench, rng, kernel, small, large):
         bench.check(wrapper, *batch_of_logits(bench, rng, wrapper, logits, noise=0.0), scale=8.0)
 
 
-@pytest.mark.parametrize("mate", (0.0, 30.0, np.nan))
+@pytest.mark.parametrize("mate", (30.0, np.nan))
 @pytest.mark.parametrize("kernel", ("invariant_float16", "invariant_soft_cap"))
 def test_queries_of_others_beside_the_last_ones(bench, rng, kernel, mate):
     """A box of queries holds those of the next request too, which change no bit."""
