@@ -223,9 +223,8 @@ def test_parameters_frozen_by_the_plan(bench, rng):
     index, pages = bench.paged(rng, REQUESTS, 16)
     data = bench.tensors(rng, wrapper.spec, index, pages)
     wrapper.plan(index)
-    with pytest.raises(attnloom.RunError, match=r"sliding_window\.left was planned as 4, this run gives 5"):
-        wrapper.run(data.q, data.kv, params={"sliding_window.left": 5})
-    with pytest.raises(attnloom.RunError, match="planned=False of a parameter that no kv_range reads"):
+    told = r"sliding_window\.left was planned as 4, this run gives 5: .* planned=False of a parameter that no kv_range"
+    with pytest.raises(attnloom.RunError, match=told):
         wrapper.run(data.q, data.kv, params={"sliding_window.left": 5})
     wrapper.run(data.q, data.kv, params={"sliding_window.left": 4, "sinks.sinks": torch.zeros(4)})
     with pytest.raises(attnloom.ParamError, match=r"sliding_window\.left"):

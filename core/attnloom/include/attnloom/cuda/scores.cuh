@@ -107,6 +107,10 @@ struct alignas(16) RowCurve {
     near_most = most < 0.0f ? -1.0f : square_of(l / scale);
   }
 
+  // By what x is multiplied, u being x^2.
+  ATTNLOOM_DEVICE float slope(float u) const { return ((c7 * u + c5) * u + c3) * u + c1; }
+  ATTNLOOM_DEVICE float near_slope(float u) const { return near_c3 * u + near_c1; }
+
  private:
   // Below the squares of numbers whose square is infinite.
   static ATTNLOOM_DEVICE float square_of(float x) { return fminf(x * x, 1e38f); }
@@ -138,10 +142,7 @@ struct CurveReading : PlainReading<V, M> {
   // The power of two of the weight of a product on its curve, m being `m`.
   ATTNLOOM_DEVICE auto power_on_curve(int i, int h, float m) const {
     const RowCurve curve = of[i][h];
-    return [=, from = m * kLog2E](float x, int) {
-      const float u = x * x;
-      return x * (((curve.c7 * u + curve.c5) * u + curve.c3) * u + curve.c1) - from;
-    };
+    return [=, from = m * kLog2E](float x, int) { return x * curve.slope(x * x) - from; };
   }
 };
 

@@ -22,12 +22,11 @@ struct PowerRow {
 // The same on the row's curve, in two terms where it is `Near` 0.
 template <bool Near>
 struct CurveRow {
-  float c1, c3, c5, c7, most, from;
+  RowCurve of;
+  float from;
   int largest = 0;  // x^2 so far, as bits
 
-  ATTNLOOM_DEVICE CurveRow(const RowCurve& of, float m)
-      : c1(Near ? of.near_c1 : of.c1), c3(Near ? of.near_c3 : of.c3), c5(of.c5), c7(of.c7), most(Near ? of.near_most : of.most),
-        from(m * kLog2E) {}
+  ATTNLOOM_DEVICE CurveRow(const RowCurve& of, float m) : of(of), from(m * kLog2E) {}
 
   ATTNLOOM_DEVICE float2 weights(float x, float y, int) {
     // The two ways must not have their squares in common, or these are kept in registers that are not there.
@@ -35,14 +34,11 @@ struct CurveRow {
     largest = larger(__float_as_int(u), __float_as_int(v), largest);
     return {exp2(x * slope(u) - from), exp2(y * slope(v) - from)};
   }
-  ATTNLOOM_DEVICE bool holds() const { return is_within(most); }
-  ATTNLOOM_DEVICE bool is_within(float most) const { return __int_as_float(largest) <= most; }
+  ATTNLOOM_DEVICE bool holds() const { return __int_as_float(largest) <= (Near ? of.near_most : of.most); }
+  ATTNLOOM_DEVICE bool is_near() const { return __int_as_float(largest) <= of.near_most; }
 
  private:
-  ATTNLOOM_DEVICE float slope(float u) const {
-    if constexpr (Near) return c3 * u + c1;
-    else return ((c7 * u + c5) * u + c3) * u + c1;
-  }
+  ATTNLOOM_DEVICE float slope(float u) const { return Near ? of.near_slope(u) : of.slope(u); }
 };
 
 // Whether the lane's row g + 8 h is one of the first `count` of its warp. Queries past the last may be another request's, which
@@ -88,8 +84,7 @@ ATTNLOOM_DEVICE bool weigh_standing(const float (&s)[1][N][4], Weights<1, N>& p,
     }
     CurveRow<false> rows[2] = {{curves[0], m[0]}, {curves[8], m[1]}};
     const bool right = try_weights<S::T>(s, p, state, rows, count);
-    beyond = __any_sync(~0u, (exists(0, count) && !rows[0].is_within(curves[0].near_most)) ||
-                                 (exists(1, count) && !rows[1].is_within(curves[8].near_most)));
+    beyond = __any_sync(~0u, (exists(0, count) && !rows[0].is_near()) || (exists(1, count) && !rows[1].is_near()));
     return right;
   } else {
     const auto power = [&](int h) { return reading.power(0, h, m[h], units.step); };

@@ -14,7 +14,8 @@ struct Way {
   const BoxMaps& maps;
 };
 
-// How a warp goes through K (Which: 0) or V (1) of a unit, from its last tile to its first, a box a lane where a whole tile lies in boxes, else row by row.
+// How a warp goes through K (Which: 0) or V (1) of a unit, from its last tile to its first: a box a lane where a whole tile lies in
+// boxes, else row by row.
 template <class S, class V, int C, class R, int Which>
 struct Track {
   using Tile = Class<S, C>;
