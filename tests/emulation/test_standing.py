@@ -60,22 +60,35 @@ def test_logits_near_a_cap_and_far_from_it(bench, rng, tiles):
     bench.check(wrapper, *batch_of_logits(bench, rng, wrapper, logits), params={"soft_cap.cap": 50.0}, scale=8.0)
 
 
-@pytest.mark.parametrize("kernel", ("teams", "teams_soft_cap"))
-def test_they_hardly_ever_move(bench, rng, tmp_path, kernel):
-    """Rows of ordinary logits weigh a tile that all of them see once, and those that rise do not."""
+def poisoned_where(tmp_path, condition):
+    """Headers with which NaN follows where weights of a tile are made in vain, if `condition` holds then."""
     shutil.copytree(jit.include_dirs()[0], tmp_path, dirs_exist_ok=True)
     path = tmp_path / "attnloom/cuda/team_rows.cuh"
-    before, found, after = path.read_text().partition("curves_of_lane(), beyond, units, count())) return {};\n")
+    before, found, after = path.read_text().partition("    if (!__all_sync(~0u, holds & stand)) {\n")
     assert found
-    path.write_text(
-        before + found + "    if (!First && all_seen) state.d[0][0] = state.d[0][1] = 0.0f / 0.0f;\n" + after
-    )
-    wrapper = bench.wrapper(kernel, num_workers=1, headers=(str(tmp_path),))
+    path.write_text(before + found + f"      if ({condition}) state.d[0][0] = state.d[0][1] = 0.0f / 0.0f;\n" + after)
+    return (str(tmp_path),)
+
+
+@pytest.mark.parametrize("kernel", ("teams", "teams_soft_cap", "teams_alibi"))
+def test_they_hardly_ever_move(bench, rng, tmp_path, kernel):
+    """Rows of ordinary logits weigh a tile that all of them see once, and those that rise do not."""
+    wrapper = bench.wrapper(kernel, num_workers=1, headers=poisoned_where(tmp_path, "true"))
     params = {"soft_cap.cap": 50.0} if "soft_cap" in kernel else None
     bench.check(wrapper, *bench.batch(rng, wrapper.spec, [(40, KEYS)]), params=params, scale=2.0)
     logits = np.repeat(np.arange(5)[::-1] * 120.0, KEYS // 5)
     with pytest.raises(AssertionError, match="NaN"):
         bench.check(wrapper, *batch_of_logits(bench, rng, wrapper, logits), params=params and {"soft_cap.cap": 1000.0})
+
+
+def test_only_the_first_tile_far_from_zero_is_weighed_twice(bench, rng, tmp_path):
+    """Those after it take all terms of the curve at once."""
+    wrapper = bench.wrapper("teams_soft_cap", num_workers=1, headers=poisoned_where(tmp_path, "beyond"))
+    logits = np.where(np.arange(KEYS) % 3, 20.0, -20.0)
+    bench.check(wrapper, *batch_of_logits(bench, rng, wrapper, logits), params={"soft_cap.cap": 50.0}, scale=8.0)
+    logits = np.where(np.arange(KEYS) % 3, 45.0, -45.0)  # past the end of the curve
+    with pytest.raises(AssertionError, match="NaN"):
+        bench.check(wrapper, *batch_of_logits(bench, rng, wrapper, logits), params={"soft_cap.cap": 50.0}, scale=8.0)
 
 
 @pytest.mark.parametrize("small, large", [(29.5, 36.6), (34.5, 36.6), (30, 151)])

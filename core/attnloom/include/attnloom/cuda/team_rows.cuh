@@ -113,7 +113,7 @@ struct TeamRows {
     wait_products<0>();
     settle(s[0]);
     arrive_by_warp(keys.empty[at.place()]);
-    weigh_rows<true>(s, p, state, read_tile(first, units, pairs), beyond, at, first, units, pairs, tiles.all_seen(first));
+    weigh_rows(s, p, state, read_tile(first, units, pairs), at, first, units, pairs, tiles.all_seen(first));
     for (;;) {
       const Cursor<2> ahead{at.passed + 1};
       settle(p[0]);
@@ -144,10 +144,16 @@ struct TeamRows {
       wait_products<1>();
       settle(s[0]);
       arrive_by_warp(keys.empty[at.place()]);
+      const bool stands = kReadsProducts<V> && tiles.all_seen(tile);
+      const auto standing_row = [&](int h) { return weigh_standing(s, h, state, reading, curves_of_lane(), beyond, units); };
+      RowWeights<kKeys / 8> first_row;
+      if (kMadeAside<V> && stands) first_row = standing_row(0);
       wait_products<0>();
       settle(state.o[0]);
       arrive_by_warp(values.empty[at.place() ^ 1]);
-      weigh_rows<false>(s, p, state, reading, beyond, at, tile, units, pairs, tiles.all_seen(tile)).apply(state.o);
+      if (!kMadeAside<V> && stands) first_row = standing_row(0);
+      if (!stands || !take_standing(first_row, standing_row(1), p, state, beyond))
+        weigh_rows(s, p, state, reading, at, tile, units, pairs, tiles.all_seen(tile)).apply(state.o);
     }
     wait_products<0>();
     settle(state.o[0]);
@@ -162,25 +168,38 @@ struct TeamRows {
     __syncwarp();
     return __all_sync(~0u, curves[r].most >= 0.0f);
   }
-  // Of the warp's rows.
-  ATTNLOOM_DEVICE int count() const { return unit.count - first_row(); }
+  // Whether the lane's row g + 8 h is one of the unit's. Queries past the last may be another request's, which have no say.
+  ATTNLOOM_DEVICE bool exists(int h) const { return first_row() + lane_id() / 4 + 8 * h < unit.count; }
   ATTNLOOM_DEVICE const RowCurve* curves_of_lane() const { return curves + first_row() + lane_id() / 4; }
 
   // How the scores of a tile will be read.
   ATTNLOOM_DEVICE Reading<V, 1> read_tile(int tile, const Units<V>& units, const Pairs<V>& pairs) const {
     return read<V, 1>(pairs, unit.rows, units, first_row(), tile * kKeys);
   }
-  // Scores that have come in become weights: of the rows' first tile, or of another one.
-  template <bool First>
-  ATTNLOOM_DEVICE Rescale<1> weigh_rows(Scores& s, Operands& p, State16<S, V, 1>& state, Reading<V, 1> reading, bool& beyond,
-                                        Cursor<2> at, int tile, const Units<V>& units, const Pairs<V>& pairs, bool all_seen) const {
-    if constexpr (kReadsProducts<V> && !First)
-      if (all_seen && weigh_standing<S, V>(s, p, state, reading, curves_of_lane(), beyond, units, count())) return {};
+  // Takes weights that were made as though m stood, or finds that it may have to move.
+  ATTNLOOM_DEVICE bool take_standing(const RowWeights<kKeys / 8>& first, const RowWeights<kKeys / 8>& second, Operands& p,
+                                     State16<S, V, 1>& state, bool& beyond) const {
+    const bool holds = (!exists(0) | first.holds) & (!exists(1) | second.holds);
+    constexpr float most = Span<S::T>::largest_sum;
+    const bool stand = (!exists(0) | (first.sum <= most)) & (!exists(1) | (second.sum <= most));
+    if (!__all_sync(~0u, holds & stand)) {
+      if (V::may_curve) beyond |= !__all_sync(~0u, holds);
+      return false;
+    }
+#pragma unroll
+    for (int t = 0; t < kKeys / 8; t++) p[0][t / 2][t % 2 * 2] = first.pairs[t], p[0][t / 2][t % 2 * 2 + 1] = second.pairs[t];
+    state.d[0][0] += first.sum, state.d[0][1] += second.sum;
+    return true;
+  }
+
+  // Scores that have come in become weights.
+  ATTNLOOM_DEVICE Rescale<1> weigh_rows(Scores& s, Operands& p, State16<S, V, 1>& state, Reading<V, 1> reading, Cursor<2> at, int tile,
+                                        const Units<V>& units, const Pairs<V>& pairs, bool all_seen) const {
     bool on_curve = false;
     if constexpr (V::may_curve) {
       reading.take(curves_of_lane());
-      on_curve = __all_sync(~0u, (!exists(0, count()) || reading.holds(0, 0, magnitude_of(s[0], 0))) &&
-                                     (!exists(1, count()) || reading.holds(0, 1, magnitude_of(s[0], 1))));
+      on_curve = __all_sync(~0u, (!exists(0) || reading.holds(0, 0, magnitude_of(s[0], 0))) &&
+                                     (!exists(1) || reading.holds(0, 1, magnitude_of(s[0], 1))));
     }
     const int* positions = noted + at.passed % kNotedTiles * kKeys;
     return weigh_each<S, V>(s, p, state, reading, pairs, unit.rows, units, first_row(), tile * kKeys, positions, all_seen, on_curve);
