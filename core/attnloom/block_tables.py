@@ -65,13 +65,13 @@ def padded_table(block_tables, requests: int) -> PageLists:
         raise IndexFormatError(f"block_tables has {shape[-2]} row(s), the batch has {requests} request(s)")
     width = shape[-1]
     if len(shape) == 3:
-        return PageLists(table.reshape(shape[0], -1), _begins(requests, width), width)
+        return PageLists(_contiguous(table).reshape(shape[0], -1), _begins(requests, width), width)
     contiguous = table.is_contiguous() if is_tensor(table) else table.flags.c_contiguous
     if contiguous:
         return PageLists(table.reshape(-1), _begins(requests, width), width)
     row_stride, last_stride = _strides(table)
     if last_stride != 1 or row_stride < 0:
-        return PageLists(table.reshape(-1), _begins(requests, width), width)
+        return PageLists(_contiguous(table).reshape(-1), _begins(requests, width), width)
     return PageLists(_flat_view(table, (requests - 1) * row_stride + width), _begins(requests, row_stride), width)
 
 
@@ -92,7 +92,7 @@ def ragged_table(kv_indptr, kv_indices) -> PageLists:
     if len(indices.shape) != 1 or indptr[-1] > indices.shape[0]:
         raise IndexFormatError(f"kv_indptr ends at {indptr[-1]}, kv_indices has shape {list(indices.shape)}")
     if _strides(indices)[-1] != 1:
-        indices = indices.contiguous() if is_tensor(indices) else np.ascontiguousarray(indices)
+        indices = _contiguous(indices)
     return PageLists(indices, indptr[:-1], counts)
 
 
@@ -103,8 +103,16 @@ def _begins(requests: int, row_stride: int):
     return np.arange(0, requests * row_stride, row_stride, dtype=np.int64)
 
 
+def _contiguous(array):
+    """The array, copied unless it is dense already: a mere reshape may keep its strides."""
+    return array.contiguous() if is_tensor(array) else np.ascontiguousarray(array)
+
+
 def _strides(array):
-    return array.stride() if is_tensor(array) else [stride // array.itemsize for stride in array.strides]
+    """In elements; -1 where it is no whole number of them."""
+    if is_tensor(array):
+        return array.stride()
+    return [stride // array.itemsize if stride % array.itemsize == 0 else -1 for stride in array.strides]
 
 
 def _flat_view(table, extent: int):
