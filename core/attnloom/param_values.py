@@ -23,16 +23,17 @@ def static_values(member, spec, given: Mapping[str, Any]) -> dict[str, int | boo
     """The member's static parameters: given, default, or computed from the spec and what else was given.
 
     Raises:
-        ParamError: a static parameter that is missing, of the wrong type, or none of its choices.
+        ParamError: a static parameter that is missing, of the wrong type, none of its choices, or refused by its check.
     """
     known = _plain_values(member, given)
-    statics = {}
-    for param in member.variant.params:
-        if isinstance(param, StaticParam):
-            if param.name not in known:
-                known[param.name] = _checked(member, param, _computed(member, param, spec, known))
-            statics[param.name] = known[param.name]
-    return statics
+    params = [param for param in member.variant.params if isinstance(param, StaticParam)]
+    for param in params:
+        if param.name not in known:
+            known[param.name] = _checked(member, param, _computed(member, param, spec, known))
+    for param in params:
+        if param.check is not None:
+            _check(member, param.check, spec, known)
+    return {param.name: known[param.name] for param in params}
 
 
 def member_values(member, spec, given: Mapping[str, Any], device: str) -> dict[str, Any]:
@@ -57,7 +58,7 @@ def member_values(member, spec, given: Mapping[str, Any], device: str) -> dict[s
         else:
             known[param.name] = _checked(member, param, _computed(member, param, spec, known))
     if member.variant.check is not None:
-        _check_together(member, spec, known)
+        _check(member, member.variant.check, spec, known)
     return known
 
 
@@ -119,9 +120,8 @@ def _computed(member, param, spec, known: Mapping[str, Any]) -> Any:
         ) from error
 
 
-def _check_together(member, spec, known: Mapping[str, Any]) -> None:
-    """Let the variant look at all its values together."""
-    check = member.variant.check
+def _check(member, check, spec, known: Mapping[str, Any]) -> None:
+    """Let the plugin's code look at values together."""
     try:
         resolve_code(check)(spec, dict(known))
     except (AttnloomError, KeyboardInterrupt):

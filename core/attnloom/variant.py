@@ -110,6 +110,8 @@ class StaticParam:
         default: the value, or none.
         computed: `"module:fn"`, called as `fn(spec, params)` when no value is given.
         choices: the values allowed, or none for any.
+        check: `"module:fn"`, called as `fn(spec, params)` with the static values and the scalars known by then, before
+            anything is compiled; raises `ParamError` for a value that does not fit the spec.
     """
 
     name: str = field(validator=_check_name)
@@ -117,6 +119,7 @@ class StaticParam:
     default: int | bool | None = field(default=None, kw_only=True)
     computed: str | None = field(default=None, kw_only=True, validator=_optional_module_attr)
     choices: tuple | None = field(default=None, kw_only=True)
+    check: str | None = field(default=None, kw_only=True, validator=_optional_module_attr)
     doc: str = field(default="", kw_only=True)
 
     @type.validator

@@ -211,21 +211,36 @@ def test_a_tensor_ref_of_no_dimensions_is_a_pointer():
 
 
 @pytest.mark.parametrize("fault", ["raise SystemExit(3)", "raise ZeroDivisionError('none')", "return [[1], [2, 3]]"])
-@pytest.mark.parametrize("where", ["scalar", "tensor", "check"])
+@pytest.mark.parametrize("where", ["scalar", "tensor", "check", "static check"])
 def test_code_of_a_plugin_that_fails_is_named(plugins, spec, tmp_path, monkeypatch, fault, where):
-    module = f"faulty_{where}_{abs(hash(fault))}"
+    module = f"faulty_{where.replace(' ', '_')}_{abs(hash(fault))}"
     (tmp_path / f"{module}.py").write_text(f"def make(spec, params):\n    {fault}\n")
     monkeypatch.syspath_prepend(tmp_path)
     made = f"{module}:make"
-    params = {"scalar": [Param("a", computed=made)], "tensor": [TensorParam("a", shape=(2,), computed=made)]}
+    params = {
+        "scalar": [Param("a", computed=made)],
+        "tensor": [TensorParam("a", shape=(2,), computed=made)],
+        "static check": [StaticParam("a", default=1, check=made)],
+    }
     fields = {"params": params.get(where, []), "check": made if where == "check" else None}
     plugins.add("faulty", MASK.format("Faulty"), functors={"logits_mask"}, **fields)
-    composition = compose(["faulty"], spec=spec, plugins=plugins)
-    if where == "check" and fault.startswith("return"):
-        composition.resolve({})
+    if "check" in where and fault.startswith("return"):
+        compose(["faulty"], spec=spec, plugins=plugins).resolve({})
         return
     with pytest.raises(ParamError, match="faulty"):
-        composition.resolve({})
+        compose(["faulty"], spec=spec, plugins=plugins).resolve({})
+
+
+def test_a_static_value_is_held_to_the_spec_before_there_is_any_text(plugins, spec):
+    def check(spec, params):
+        if params["width"] > spec.head_dim:
+            raise ParamError(f"width is at most {spec.head_dim}, got {params['width']}, {params['step']} a step")
+
+    statics = [StaticParam("width", default=8, check=check), StaticParam("step", computed=lambda spec, params: 3)]
+    plugins.add("wide", MASK.format("Wide"), functors={"logits_mask"}, params=statics)
+    assert compose(["wide"], spec=spec, plugins=plugins).members[0].statics == {"width": 8, "step": 3}
+    with pytest.raises(ParamError, match="at most 16, got 17, 3 a step"):
+        compose(["wide"], spec=spec, plugins=plugins, params={"wide.width": 17})
 
 
 @pytest.mark.parametrize("value", [10**400, -(10**400), 2**200])

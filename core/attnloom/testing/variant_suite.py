@@ -57,6 +57,7 @@ class VariantSuite(PluginSuite):
         variant = self.descriptor
         named = [("reference", variant.reference), ("check", variant.check), ("example", variant.example)]
         named += [(f"computed of {p.name!r}", getattr(p, "computed", None)) for p in variant.params]
+        named += [(f"check of {p.name!r}", getattr(p, "check", None)) for p in variant.params]
         return [(label, path) for label, path in named if isinstance(path, str)]
 
     def modules(self):

@@ -1,7 +1,9 @@
 import numpy as np
 import pytest
+from attnloom import AttentionSpec
 from attnloom.compose import compose
 from attnloom.errors import ParamError
+from attnloom.kernel import describe
 from attnloom.plugins import PluginSet
 from attnloom.testing.functors import FunctorSpec, check_against_reference, random_sites
 
@@ -133,8 +135,6 @@ def test_frequencies_given_by_the_user_are_used():
 @pytest.mark.parametrize(
     ("params", "said"),
     [
-        ({"rope.rotary_dim": 65}, "even and at most head_dim 64, got 65"),
-        ({"rope.rotary_dim": 66}, "even and at most head_dim 64, got 66"),
         ({"rope.scaling": "ntk"}, "must be one of none, linear, llama3, yarn, got 'ntk'"),
         ({"rope.theta": 0.0}, "theta must be positive"),
         ({"rope.scaling": "llama3", "rope.high_freq_factor": 1.0}, "must exceed"),
@@ -143,3 +143,20 @@ def test_frequencies_given_by_the_user_are_used():
 def test_values_that_describe_no_rotation_are_refused(params, said):
     with pytest.raises(ParamError, match=said):
         resolve(params)
+
+
+@pytest.mark.parametrize(
+    ("head_dim", "params", "got"),
+    [
+        (64, {"rope.rotary_dim": 15}, 15),
+        (64, {"rope.rotary_dim": 66}, 66),
+        (64, {"rope.rotary_dim": -2}, -2),
+        (64, {"rope.partial": 1.5}, 96),
+        (63, {}, 63),
+    ],
+)
+def test_rows_without_such_pairs_are_refused_before_anything_is_compiled(head_dim, params, got):
+    fields = {"num_qo_heads": 2, "num_kv_heads": 1, "head_dim": head_dim, "dtype": "float32"}
+    spec = AttentionSpec(variants=["causal", "rope"], params=params, **fields)
+    with pytest.raises(ParamError, match=f"rope.rotary_dim must be even and at most head_dim {head_dim}, got {got}"):
+        describe(spec)

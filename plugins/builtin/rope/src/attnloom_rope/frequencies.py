@@ -39,11 +39,15 @@ def scale(spec, params) -> float:
     return _mscale(factor, 1.0)
 
 
-def check(spec, params) -> None:
-    """Raise `ParamError` for values that describe no rotation."""
+def check_rotary_dim(spec, params) -> None:
+    """Raise `ParamError` where the elements that rotate are no pairs, or more than a row has."""
     dim = params["rotary_dim"]
     if dim < 0 or dim % 2 or dim > spec.head_dim:
         raise ParamError(f"rope.rotary_dim must be even and at most head_dim {spec.head_dim}, got {dim}")
+
+
+def check(spec, params) -> None:
+    """Raise `ParamError` for values that describe no rotation."""
     if params["scaling"] not in SCALINGS:
         raise ParamError(f"rope.scaling must be one of {', '.join(SCALINGS)}, got {params['scaling']!r}")
     for name in ("theta", "factor", "original_max_position"):

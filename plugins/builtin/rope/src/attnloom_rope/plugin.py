@@ -17,6 +17,7 @@ ROPE = Variant(
             "rotary_dim",
             int,
             computed="attnloom_rope.frequencies:rotary_dim",
+            check="attnloom_rope.frequencies:check_rotary_dim",
             doc="Leading elements of a row that rotate, even; none given: head_dim * partial.",
         ),
         TensorParam(
