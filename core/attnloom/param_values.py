@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from attnloom.errors import AttnloomError, CompositionError, ParamError
 from attnloom.param_tensor import ParamTensor, as_param_tensor
+from attnloom.params import assign
 from attnloom.resolve import resolve_code
-from attnloom.variant import Param, StaticParam, TensorParam
+from attnloom.variant import Param, StaticParam, TensorParam, Variant, normalize_name
 
 _DIMENSION = re.compile(r"(\w+)(?://(\d+))?\Z")
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
@@ -62,11 +63,32 @@ def member_values(member, spec, given: Mapping[str, Any], device: str) -> dict[s
     return known
 
 
-def check_scalars(member, given: Mapping[str, Any]) -> None:
-    """Raise `ParamError` for a scalar among the values `given` to the member that does not fit its declaration."""
-    for param in member.variant.params:
-        if param.name in given and not isinstance(param, TensorParam):
-            _checked(member, param, given[param.name])
+class _Named(NamedTuple):
+    alias: str
+    variant: Variant
+
+
+def check_scalars(variants: Sequence[str], params: Mapping[str, Any], plugins) -> None:
+    """Hold what is named to what plugins declare, as far as that can be told without a spec.
+
+    Args:
+        variants: names, or `"alias=name"`.
+        params: values keyed `"alias.parameter"`; tensors are not looked at.
+        plugins: the `PluginSet` that names are looked up in.
+
+    Raises:
+        UnknownNameError, PluginError: a name that no working plugin provides.
+        ParamError: a parameter that none of the variants has, or a scalar that does not fit its declaration.
+    """
+    members = []
+    for entry in variants:
+        alias, _, name = entry.rpartition("=")
+        members.append(_Named(normalize_name(alias or name), plugins.variant(name)))
+    given = assign(members, params)
+    for member in members:
+        for param in member.variant.params:
+            if param.name in given[member.alias] and not isinstance(param, TensorParam):
+                _checked(member, param, given[member.alias][param.name])
 
 
 def check_shapes(member, spec) -> None:

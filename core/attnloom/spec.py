@@ -143,6 +143,8 @@ class AttentionSpec:
 
         Raises:
             UnknownNameError: the configuration has no such stack.
+            ParamError, UnknownNameError, PluginError: it names a parameter or variant that is none, and the message
+                the stack and the file.
         """
         stack = _plugin_set(plugins).stack(name)
         params = {**_params(dict(stack.params)), **_params(overrides.pop("params", {}))}

@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from attnloom.errors import ConfigError, UnknownNameError
+from attnloom.errors import ConfigError, ParamError, UnavailableError, UnknownNameError
 from attnloom.plugins import Config, PluginSet, Stack
 from attnloom.plugins.configuration import EXPORT, find_file
 
@@ -181,6 +181,24 @@ class TestContent:
         assert plugins.stack("Gemma2-Local").variants == ("causal",)
         with pytest.raises(UnknownNameError, match=r"no stack 'gemma2'; did you mean 'gemma2_local'.*here\.toml"):
             plugins.stack("gemma2")
+
+    @pytest.mark.parametrize(
+        ("stack", "error", "message"),
+        [
+            ({"variants": ["capped"], "params": {"capped.capp": 1}}, ParamError, r"'capped\.capp'; .*'capped\.cap'"),
+            ({"variants": ["c=capped"], "params": {"capped.cap": 1}}, ParamError, r"'capped\.cap'; .*'c\.cap'"),
+            ({"variants": ["capped"], "params": {"capped.cap": "x"}}, ParamError, "must be a number, got 'x'"),
+            ({"variants": ["caped"]}, UnknownNameError, "no variant 'caped'; did you mean 'capped'"),
+            ({"variants": ["broken"]}, UnavailableError, "broken.*No module named 'nowhere'"),
+        ],
+    )
+    def test_what_a_stack_names_wrongly_is_told_with_the_stack_and_the_file(self, site, stack, error, message):
+        source = VARIANT.format(name="capped").replace("(name", "(params=[Param('cap', default=1.0)], name")
+        site.add("capped", "from attnloom.variant import Param\n" + source)
+        site.add("broken", "import nowhere")
+        config = Config.from_mapping({"stacks": {"mine": stack}}, "here.toml")
+        with pytest.raises(error, match=rf"^\[stacks\.mine\] \(here\.toml\): .*{message}"):
+            PluginSet.from_config(config, paths=[str(site.path)]).stack("mine")
 
 
 class TestExport:

@@ -6,7 +6,7 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import typer
 
@@ -137,9 +137,7 @@ def _override(variants: str | None, stack: str | None, param: list[str] | None):
     from attnloom.errors import CompositionError, ParamError
     from attnloom.integrations.layers import Override
     from attnloom.param_values import check_scalars
-    from attnloom.params import assign
     from attnloom.plugins import PluginSet
-    from attnloom.variant import normalize_name
 
     if variants is None and stack is None:
         if param:
@@ -154,20 +152,11 @@ def _override(variants: str | None, stack: str | None, param: list[str] | None):
     else:
         names = variant_names(variants)
     params.update(map(parameter, param or ()))
-    members = []
     for name in names:
-        alias, _, variant = name.rpartition("=")
-        members.append(_Member(normalize_name(alias or variant), PluginSet.default().variant(variant)))
-        if members[-1].variant.rotation:
+        if PluginSet.default().variant(name.rpartition("=")[2]).rotation:
             raise CompositionError(f"the model rotates q and k itself: leave {name!r} out of the variants")
-    for alias, given in assign(members, params).items():  # what is wrong here is told before a model is loaded
-        check_scalars(next(member for member in members if member.alias == alias), given)
+    check_scalars(names, params, PluginSet.default())  # what is wrong here is told before a model is loaded
     return Override(names, params)
-
-
-class _Member(NamedTuple):
-    alias: str
-    variant: Any
 
 
 def _run(

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import attnloom
-from attnloom.errors import PluginError, UnavailableError, UnknownNameError
+from attnloom.errors import AttnloomError, PluginError, UnavailableError, UnknownNameError
 from attnloom.plugins import discovery
 from attnloom.plugins.configuration import EXPORT, Config, Stack
 from attnloom.plugins.naming import did_you_mean, normalize_name, plugin_key
@@ -153,14 +153,23 @@ class PluginSet:
             return self._settings[found[0].key]
 
     def stack(self, name: str) -> Stack:
-        """The composition that the configuration calls `name`. Raises `UnknownNameError`."""
-        key = normalize_name(name)
+        """The composition that the configuration calls `name`, held to what its variants declare.
+
+        Raises:
+            UnknownNameError: there is none.
+            ParamError, and what `variant` raises: what it names is wrong; the message has the stack and the file.
+        """
+        from attnloom.param_values import check_scalars
+
+        key, stacks = normalize_name(name), self.config.stacks
+        if key not in stacks:
+            known = f"configured: {', '.join(sorted(stacks)) or 'none'}; {self.config.source}"
+            raise UnknownNameError(f"no stack {name!r}{did_you_mean(key, stacks)} ({known})")
         try:
-            return self.config.stacks[key]
-        except KeyError:
-            stacks = ", ".join(sorted(self.config.stacks)) or "none"
-            hint = did_you_mean(key, self.config.stacks)
-            raise UnknownNameError(f"no stack {name!r}{hint} (configured: {stacks}; {self.config.source})") from None
+            check_scalars(stacks[key].variants, stacks[key].params, self)
+        except AttnloomError as error:
+            raise type(error)(f"[stacks.{key}] ({self.config.source}): {error}") from error
+        return stacks[key]
 
     def header_dir(self, variant: Variant) -> Path:
         """The folder from which `variant.header` is included: that of its package.
