@@ -14,7 +14,8 @@ def append_kv(k, v, kv_cache, where, *, kv_layout: str = "NHD", k_scale=None, v_
     """Write the rows of `k` and `v` into the cache, in place.
 
     Args:
-        k, v: `[tokens, kv_heads, head_dim]` (`head_dim_v`), any float dtype and strides.
+        k, v: `[tokens, kv_heads, head_dim]` (`head_dim_v`), any float dtype and strides; each is converted to the
+            cache's dtype, as models write float32 rows to 16-bit caches.
         kv_cache: `(k_cache, v_cache)`, each `[pages, page_size, kv_heads, head_dim]`, or one tensor
             `[pages, 2, page_size, kv_heads, head_dim]`; any strides, on CUDA with the last one 1.
         where: the `ComposedIndex` of the batch whose query tokens these are (their slots are `token_slots(index)`), or

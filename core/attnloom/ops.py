@@ -36,7 +36,7 @@ def attention(
     Args:
         q: `[tokens, num_qo_heads, head_dim]`, or `[batch, tokens, num_qo_heads, head_dim]`.
         k, v: `[keys, num_kv_heads, head_dim]` (`head_dim_v` for v), or the same with the batch in front; of one dtype,
-            which may be another than q's.
+            any that a cache beside q may have (`AttentionSpec.kv_dtype`).
         variants: as in `AttentionSpec`; `["causal"]` aligns the last query with the last key.
         qo_lens, kv_lens: with three dimensions, the requests that are packed one after another (none: one request);
             with four, `kv_lens` is how many keys of each batch row count (none: all).

@@ -87,7 +87,8 @@ class AttentionSpec:
         num_qo_heads, num_kv_heads: heads of q and out, of k and v; the first is a multiple of the second.
         head_dim: elements of a row of q and k; `head_dim_v` of v and out (none: the same).
         dtype: of q, a `torch.dtype` or its name: float32, float16 or bfloat16. Kept as a name.
-        kv_dtype: of the cache (none: as q); also float8_e4m3fn and float8_e5m2.
+        kv_dtype: of the cache (none: as q); also float8_e4m3fn and float8_e5m2. On the cpu any goes with any q;
+            on CUDA q's own or one of fp8.
         out_dtype: of the output (none: as q).
         sm_scale: factor of `q . k` (none: `1 / sqrt(head_dim)`).
         params: values of the variants' parameters, keyed `"variant.parameter"`, read-only; `evolve` makes a spec with

@@ -44,6 +44,16 @@ def test_attention_of_one_sequence_and_of_packed_ones():
     assert torch.equal(attnloom.attention(strided, k, v, tile=TILE), whole)
 
 
+@pytest.mark.parametrize("q_dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("kv_dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn])
+def test_a_cpu_takes_keys_of_any_dtype_beside_any_queries(q_dtype, kv_dtype):
+    q, k, v = random(5, 4, 40).to(q_dtype), random(20, 2, 40).to(kv_dtype), (random(20, 2, 40) + 1).to(kv_dtype)
+    out = attnloom.attention(q, k, v, tile=TILE, out_dtype="float32")
+    # No query or key is rounded to the other's dtype; weights are where products are of bfloat16.
+    rounds = q_dtype == torch.bfloat16 and kv_dtype in (torch.bfloat16, torch.float8_e4m3fn)
+    assert (out - sdpa(q[None], k[None].float(), v[None].float())[0]).abs().max() < (4e-3 if rounds else 1e-5)
+
+
 @pytest.mark.parametrize("shape", [(0, 4, 40), (2, 0, 4, 40)])
 def test_attention_of_nothing(shape):
     q, k = random(*shape), random(*shape[:-2], 2, 40)
@@ -155,6 +165,14 @@ def test_append_then_read_back(bench, rng, layout, dtype):
         rest = torch.ones(len(flat), dtype=torch.bool)
         rest[written] = False
         assert (flat[rest] == 0).all()
+
+
+@pytest.mark.parametrize("cache_dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+def test_append_converts_rows_to_the_caches_dtype(dtype, cache_dtype):
+    cache, rows = torch.zeros(1, 4, 2, 8, dtype=cache_dtype), random(3, 2, 8).to(dtype)
+    attnloom.append_kv(rows, rows, (cache, cache.clone()), [2, 0, 1])
+    assert torch.equal(cache[0, [2, 0, 1]], rows.to(cache_dtype))
 
 
 def test_append_clamps_to_what_float8_holds():
