@@ -148,10 +148,31 @@ def test_page_ids_past_the_end_of_the_cache(bench, planned):
         wrapper.run(q, (k[:1], v[:1]), out=out)
     assert (out == 7.0).all()
     assert torch.equal(wrapper.run(q, (k, v)), expected)
-    index = attnloom.storage_format("page_table").build_index([1], [5], 16, block_tables=np.array([[-1]]))
-    wrapper.plan(index)
-    with pytest.raises(attnloom.IndexFormatError, match="-1"):
-        wrapper.run(q[:1], (k, v))
+
+
+TABLE, PADDED = np.array([[3, -7], [0, 1]]), np.array([[3, 2], [0, -1]])
+
+
+@pytest.mark.parametrize(
+    ("name", "needs"),
+    [
+        ("page_table", lambda table: {"block_tables": table.astype(np.int32)}),
+        ("page_table", lambda table: {"block_tables": torch.from_numpy(table)}),
+        ("page_table", lambda table: {"block_tables": table.tolist()}),
+        ("page_table", lambda table: {"block_tables": np.stack([table % 4, table])}),
+        ("page_table", lambda table: {"kv_indptr": [0, 2, 4], "kv_indices": table.flatten()}),
+        ("radix_tree", lambda table: {"block_tables": table}),
+        ("tree_attention", lambda table: {"block_tables": table, "parents": [[-1], [-1]]}),
+    ],
+)
+def test_page_ids_below_0_are_refused_by_the_plan(bench, planned, name, needs):
+    wrapper, _, q, k, v = planned
+    expected = wrapper.run(q, (k, v))
+    built = attnloom.storage_format(name).build_index([1, 1], [20, 9], 16, **needs(TABLE))
+    with pytest.raises(attnloom.IndexFormatError, match=r"row 0 uses page -7 \(entry 1 of .*\), expected at least 0"):
+        wrapper.plan(built)
+    assert torch.equal(wrapper.run(q, (k, v)), expected)
+    wrapper.plan(attnloom.storage_format(name).build_index([1, 1], [20, 9], 16, **needs(PADDED)))
 
 
 def test_a_plan_larger_than_declared_leaves_the_old_one(bench, rng):
