@@ -21,13 +21,13 @@ sys.exit(status)
 """
 
 
-def attnloom(site, *arguments, **environ):
+def attnloom(site, *arguments, stdout=subprocess.PIPE, **environ):
     """Run the command in a process that sees `site`."""
-    environment = {**os.environ, "PYTHONPATH": str(site.path), "ATTNLOOM_CONFIG": "", **environ}
+    path = os.pathsep.join(filter(None, [str(site.path), os.environ.get("PYTHONPATH")]))
+    environment = {**os.environ, "PYTHONPATH": path, "ATTNLOOM_CONFIG": "", **environ}
     environment = {key: value for key, value in environment.items() if value is not None}
-    return subprocess.run(
-        [sys.executable, "-c", GUARD, *arguments], capture_output=True, text=True, env=environment, timeout=120
-    )
+    command = [sys.executable, "-c", GUARD, *arguments]
+    return subprocess.run(command, stdout=stdout, stderr=subprocess.PIPE, text=True, env=environment, timeout=120)
 
 
 # conda #12096, #12149: the commands that one needs when a plugin is broken do not need plugins
@@ -90,6 +90,24 @@ def test_show_unknown(site):
     assert done.returncode == 1
     assert done.stderr.startswith("attnloom: error: no plugin 'windowd'; did you mean 'windowed'")
     assert "Traceback" not in done.stderr
+
+
+def test_a_failure_of_a_plugin_that_is_asked_for_is_printed_once(site):
+    site.add("broken", "raise OSError('no such library')")
+    done = attnloom(site, "explain", "--variants", "broken")
+    assert done.returncode == 1 and done.stderr.count("no such library") == 1, done.stderr
+    assert done.stderr.startswith("attnloom: error: variant 'broken' cannot be had: plugin broken")
+
+
+@pytest.mark.parametrize(
+    "arguments", [["plugins", "list"], ["cache", "list"], ["doctor"], ["--help"], ["plugins", "-h"]]
+)
+def test_a_reader_that_has_gone_is_no_failure_to_tell(site, arguments):
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = attnloom(site, *arguments, stdout=writer)
+    os.close(writer)
+    assert done.stderr == "", done.stderr
 
 
 def test_a_wrong_configuration_is_told_and_the_list_still_shown(site, tmp_path):

@@ -33,7 +33,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
-        return dispatch(arguments)
+        try:
+            return dispatch(arguments)
+        finally:
+            print(end="", flush=True)  # while a reader that has gone can still be told from a failure
     except AttnloomError as error:
         if os.environ.get("ATTNLOOM_TRACEBACK"):
             raise

@@ -148,7 +148,7 @@ class PluginSet:
         if not found:
             raise UnknownNameError(f"no plugin {plugin!r}{did_you_mean(key, discovery.known_names(self.records()))}")
         with self._lock:
-            self._check_named()
+            self._check_named(found[:1])
             self._load(found[0], f"the settings of {plugin!r}")
             return self._settings[found[0].key]
 
@@ -276,7 +276,7 @@ class PluginSet:
     def _get(self, kind: str, name: str) -> Any:
         key = self._meant(kind, name)
         with self._lock:
-            self._check_named()
+            self._check_named([] if self._candidates(kind, key) else self._aside(kind, key))
             record = self._provider(kind, key)
             if record is not self._core:
                 self._load(record, f"{kind.replace('_', ' ')} {name!r}")
@@ -295,8 +295,7 @@ class PluginSet:
                 f"{noun} is offered by {offers}; choose one in [prefer] of the configuration: "
                 f'"{kind}:{name}" = "{candidates[0].distribution}"'
             )
-        aside = [record for record in self.records() if not record.offers and (kind, name) in record.provides]
-        if aside:
+        if aside := self._aside(kind, name):
             causes = "; ".join(record.status for record in aside)
             raise UnavailableError(f"{noun} cannot be had: {causes}") from aside[0].error
         known = self.names(kind)
@@ -322,8 +321,14 @@ class PluginSet:
             return tuple(record for record in offering if record.is_called(choice)) or offering
         return offering
 
-    def _check_named(self) -> None:
-        """Once: hold the configuration to what it names, and under `strict` every plugin to its word."""
+    def _aside(self, kind: str, name: str) -> list[PluginRecord]:
+        return [record for record in self.records() if not record.offers and (kind, name) in record.provides]
+
+    def _check_named(self, told: Sequence[PluginRecord]) -> None:
+        """Once: hold the configuration to what it names, and under `strict` every plugin to its word.
+
+        Warns of plugins that cannot be used, but of those that an error tells of.
+        """
         if self._checked:
             return
         problems = discovery.unmet(self.records(), self.config)
@@ -335,7 +340,7 @@ class PluginSet:
         for record in self.records()[1:]:
             if record.offers and (record.named or self.config.strict):
                 self._load(record, "what the configuration names" if record.named else "strict mode")
-            elif record.state in (State.FAILED, State.INCOMPATIBLE):
+            elif record.state in (State.FAILED, State.INCOMPATIBLE) and record not in told:
                 log.warning("attnloom: %s", record.status)
         self._checked = True
 
@@ -343,11 +348,18 @@ class PluginSet:
         """Load a plugin that is needed. Raises `UnavailableError` from its cause."""
         if id(record) in self._loading:
             raise PluginError(f"plugin {record.label} asks for {wanted} while it is being loaded itself")
-        if not self._try_load(record):
+        if not self._loads(record):
             raise UnavailableError(f"{wanted} cannot be had: {record.status}") from record.error
 
     def _try_load(self, record: PluginRecord) -> bool:
-        """Load a plugin unless it is loaded; record and warn once if that fails. True if it is loaded."""
+        """Load a plugin that can be done without; warn if that fails now. True if it is loaded."""
+        before, loaded = record.state, self._loads(record)
+        if not loaded and record.state is not before:
+            log.warning("attnloom: %s", record.status)
+        return loaded
+
+    def _loads(self, record: PluginRecord) -> bool:
+        """Load a plugin unless it is loaded; record what is wrong if that fails. True if it is loaded."""
         from attnloom.plugins import loading
 
         if record.state is State.FOUND and id(record) not in self._loading:
@@ -357,7 +369,6 @@ class PluginSet:
                 found = loading.load(record, self._manager, self.given_settings(record), where)
             except loading.BadPluginError as problem:
                 record.state, record.reason, record.error = problem.state, str(problem), problem.__cause__
-                log.warning("attnloom: %s", record.status)
             else:
                 self._contributions |= {(*key, id(record)): item for key, item in found.contributions.items()}
                 self._settings[record.key] = found.settings
