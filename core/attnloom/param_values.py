@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -192,6 +193,12 @@ def _tensor(member, param: TensorParam, value: Any, spec, known: Mapping[str, An
         sizes = ", ".join(str(size) for size in wanted)
         origin = "" if declared == sizes else f" = [{declared}]"
         raise ParamError(f"parameter {key!r} has shape {list(tensor.shape)}, expected [{sizes}]{origin}")
+    if param.value is not None and any(map(operator.lt, tensor.shape, param.value.shape)):
+        raise ParamError(
+            f"parameter {key!r} has shape {list(tensor.shape)}, smaller than the captured tensor's "
+            f"{list(param.value.shape)}, by which the function indexes it; a tensor whose size varies is an argument, "
+            "declared as a TensorParam"
+        )
     return tensor
 
 

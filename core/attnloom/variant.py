@@ -138,8 +138,8 @@ class TensorParam:
         shape: a tuple of integers, spec attributes (`"num_qo_heads"`), static parameters (`"rotary_dim"`), either with
             an integer division (`"rotary_dim//2"`), or `"*"` for any size.
         computed: `"module:fn"`, called as `fn(spec, params)`; returns anything numpy or torch can make a tensor of.
-        value: the tensor itself, in place of `computed`: what a variant written in Python closes over. Neither: the
-            user must give the tensor.
+        value: the tensor itself, in place of `computed`: what a variant written in Python closes over. Another in its
+            place is no smaller along any dimension. Neither: the user must give the tensor.
         planned: as for `Param`.
     """
 

@@ -115,6 +115,30 @@ def test_a_changed_tensor_is_read_anew_and_may_be_replaced():
         wrapper.run(q, kv, params={"tilted.slopes": torch.rand(4, device="meta")})
 
 
+@pytest.mark.parametrize("shape", [(4, 2), (2, 8), (0, 8), (4, 0), (3, 9)])
+def test_a_smaller_tensor_is_no_replacement_of_a_captured_one(shape):
+    table = torch.rand(4, 8)
+    variant = Variant.from_mods("tilted", score_mod=lambda score, b, h, q, kv: score + table[h, -1 - kv])
+    spec = AttentionSpec([variant], 4, 2, 16, dtype="float32", tile=TILE)
+    q, k, v = _tensors(8)
+    kv, index = (k[None], v[None]), attnloom.storage_format("dense").build_index([8], [8])
+    wrapper = attnloom.AttentionWrapper(spec)
+    wrapper.plan(index)
+    expected = wrapper.run(q, kv)
+    larger = torch.full((5, 11), 1e9)
+    larger[:4, -8:] = table
+    assert torch.equal(wrapper.run(q, kv, params={"tilted.table": larger}), expected)
+    given = {"tilted.table": torch.rand(shape)}
+    told = rf"'tilted.table' has shape \[{shape[0]}, {shape[1]}\], smaller than the captured tensor's \[4, 8\]"
+    with pytest.raises(ParamError, match=told):
+        wrapper.plan(index, params=given)
+    with pytest.raises(ParamError, match=told):
+        wrapper.run(q, kv, params=given)
+    with pytest.raises(ParamError, match=told):
+        attnloom.AttentionWrapper(spec.evolve(params=given)).plan(index)
+    assert torch.equal(wrapper.run(q, kv), expected)
+
+
 BIAS, FACTOR = torch.tensor([1.0, 2.0, 3.0, 4.0]), 2
 
 
