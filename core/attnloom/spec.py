@@ -95,7 +95,8 @@ class AttentionSpec:
             others, and a run or plan may give others.
         tile: `"auto"`, the name of a tile heuristic, a `Tile`, or a `TileChoice` of two.
         batch_invariant: split at fixed positions, so that a request's bits do not depend on its batch mates.
-        debug: build with sanitizers and bounds-checked parameter tensors.
+        debug: build with sanitizers and bounds-checked parameter tensors. What these find ends the process, with a
+            message on stderr: a kernel's threads cannot raise, and what a sanitizer saw may have spoilt memory.
         plugins: a `PluginSet` (none: the process-wide one).
 
     Raises:
