@@ -11,13 +11,12 @@ from typing import Any
 import attrs
 from attrs import field, frozen
 
-from attnloom.dtypes import dtype_name
+from attnloom.dtypes import COMPUTE_DTYPES, dtype_name
 from attnloom.errors import CompositionError, ParamError, UnsupportedError
 from attnloom.tile import Tile, TileChoice
 from attnloom.variant import Variant, normalize_name
 
 _FLOAT32_MAX = (2 - 2**-23) * 2.0**127
-_COMPUTE_DTYPES = ("float32", "float16", "bfloat16")
 
 
 def _dimension(instance, attribute, value) -> None:
@@ -60,6 +59,11 @@ def _tile(value) -> str | Tile | TileChoice:
     if isinstance(value, str):
         return normalize_name(value)
     raise UnsupportedError(f"tile must be 'auto', the name of a tile heuristic, a Tile or a TileChoice, got {value!r}")
+
+
+def _computed_in(name: str):
+    """A converter of the dtype of queries or outputs in the field `name`."""
+    return lambda value: dtype_name(value, name, COMPUTE_DTYPES)
 
 
 def _follows(other: str, convert=lambda value: value):
@@ -108,9 +112,9 @@ class AttentionSpec:
     num_kv_heads: int = field(validator=_dimension)
     head_dim: int = field(validator=_dimension)
     head_dim_v: int = field(default=None, converter=_follows("head_dim"), validator=_dimension)
-    dtype: str = field(default="bfloat16", converter=dtype_name)
-    kv_dtype: str = field(default=None, converter=_follows("dtype", dtype_name))
-    out_dtype: str = field(default=None, converter=_follows("dtype", dtype_name))
+    dtype: str = field(default="bfloat16", converter=_computed_in("dtype"))
+    kv_dtype: str = field(default=None, converter=_follows("dtype", lambda value: dtype_name(value, "kv_dtype")))
+    out_dtype: str = field(default=None, converter=_follows("dtype", _computed_in("out_dtype")))
     sm_scale: float = field(default=None, converter=attrs.Converter(_scale, takes_self=True))
     params: Mapping[str, Any] = field(factory=dict, converter=_params)
     tile: str | Tile | TileChoice = field(default="auto", converter=_tile)
@@ -125,12 +129,6 @@ class AttentionSpec:
                 f"num_qo_heads {self.num_qo_heads} is not a multiple of num_kv_heads {value}: "
                 "each kv head serves an equal group of query heads"
             )
-
-    @dtype.validator
-    @out_dtype.validator
-    def _is_computed_in(self, attribute, value):
-        if value not in _COMPUTE_DTYPES:
-            raise UnsupportedError(f"{attribute.name} {value!r} is not one of {', '.join(_COMPUTE_DTYPES)}")
 
     @sm_scale.validator
     def _is_finite(self, _attribute, value):

@@ -36,7 +36,9 @@ def test_defaults_follow():
         ({"head_dim": -1}, attnloom.UnsupportedError, ["head_dim", "-1"]),
         ({"head_dim_v": 1.5}, attnloom.UnsupportedError, ["head_dim_v", "1.5"]),
         ({"dtype": "float8_e4m3fn"}, attnloom.UnsupportedError, ["float8_e4m3fn", "bfloat16"]),
-        ({"dtype": torch.int8}, attnloom.UnsupportedError, ["int8", "float32"]),
+        ({"dtype": torch.int8}, attnloom.UnsupportedError, ["dtype torch.int8", "float32, float16, bfloat16"]),
+        ({"out_dtype": "e4m3"}, attnloom.UnsupportedError, ["out_dtype 'e4m3'", "float32, float16, bfloat16"]),
+        ({"kv_dtype": torch.int32}, attnloom.UnsupportedError, ["kv_dtype torch.int32", "float8_e5m2"]),
         ({"kv_dtype": "bfloat61"}, attnloom.UnsupportedError, ["bfloat61", "did you mean 'bfloat16'"]),
         ({"sm_scale": float("nan")}, attnloom.UnsupportedError, ["sm_scale", "nan"]),
         ({"tile": 64}, attnloom.UnsupportedError, ["tile", "64"]),
@@ -50,6 +52,14 @@ def test_what_cannot_be_right(fields, error, words):
         spec(**fields)
     for word in words:
         assert word in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["dtype", "out_dtype"])
+@pytest.mark.parametrize("given", [torch.int32, "int32", "fp8", "float8", "float8_e5m3", "float64", torch.float8_e5m2])
+def test_what_is_said_of_a_dtype_lists_and_suggests_only_what_may_be_there(name, given):
+    with pytest.raises(attnloom.UnsupportedError, match=rf"^{name} .* is not one of float32, float16, bf") as caught:
+        spec(**{name: given})
+    assert "fp8" not in (said := str(caught.value).replace(repr(given), "")) and "float8" not in said
 
 
 def test_equality_hash_and_repr():

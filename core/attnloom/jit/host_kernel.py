@@ -5,6 +5,7 @@ from __future__ import annotations
 from attrs import field, frozen
 from attrs.validators import in_
 
+from attnloom.dtypes import COMPUTE_DTYPES
 from attnloom.errors import UnsupportedError
 from attnloom.jit.kernel_text import NARROW, TileClasses, kernel_text
 from attnloom.tile import Tile
@@ -14,8 +15,6 @@ MAX_HEAD_DIM = 1024
 
 MAX_TILE = 1024
 """The largest t_q and t_kv."""
-
-_Q_DTYPES = ("float32", "float16", "bfloat16")
 
 
 @frozen(kw_only=True)
@@ -32,9 +31,9 @@ class KernelConfig(TileClasses):
         tall: the tile class of many, or none.
     """
 
-    dtype: str = field(validator=in_(_Q_DTYPES))
-    kv_dtype: str = field(validator=in_((*_Q_DTYPES, *NARROW)))
-    out_dtype: str = field(validator=in_(_Q_DTYPES))
+    dtype: str = field(validator=in_(COMPUTE_DTYPES))
+    kv_dtype: str = field(validator=in_((*COMPUTE_DTYPES, *NARROW)))
+    out_dtype: str = field(validator=in_(COMPUTE_DTYPES))
     head_dim: int = field()
     head_dim_v: int = field()
     short: Tile = field()
