@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import math
+
 import attnloom
 import numpy as np
 import pytest
@@ -52,6 +54,18 @@ def test_a_cpu_takes_keys_of_any_dtype_beside_any_queries(q_dtype, kv_dtype):
     # No query or key is rounded to the other's dtype; weights are where products are of bfloat16.
     rounds = q_dtype == torch.bfloat16 and kv_dtype in (torch.bfloat16, torch.float8_e4m3fn)
     assert (out - sdpa(q[None], k[None].float(), v[None].float())[0]).abs().max() < (4e-3 if rounds else 1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("logit", [1e9, -1e9, 1e30, -1e30])
+@pytest.mark.parametrize("tokens, keys", [(1, 3000), (30, 60)])
+def test_rows_of_huge_logits_are_means_of_values(dtype, logit, tokens, keys):
+    size = abs(logit) ** 0.5
+    q, k = (random(tokens, 4, 40).abs() * size).to(dtype), random(keys, 2, 40).abs() * math.copysign(size, logit)
+    v = 1 + random(keys, 2, 40).abs()
+    out, lse = attnloom.attention(q, k.to(dtype), v.to(dtype), return_lse=True, out_dtype="float32")
+    assert ((out > 0.99) & (out < float(v.max()) * 1.01)).all()
+    assert (lse.sign() == math.copysign(1, logit)).all() and lse.isfinite().all()
 
 
 @pytest.mark.parametrize("shape", [(0, 4, 40), (2, 0, 4, 40)])
