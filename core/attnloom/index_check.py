@@ -8,6 +8,8 @@ from attnloom.errors import IndexFormatError
 from attnloom.index import MAX_LEVELS, ComposedIndex, Level
 from attnloom.index_arrays import check_page_size, is_tensor
 
+_UNSIGNED = {4: np.dtype(np.uint32), 8: np.dtype(np.uint64)}
+
 
 def check_index(index: ComposedIndex) -> None:
     """Raises `IndexFormatError` for the first contradiction in `index`, its levels and its `single` view."""
@@ -194,7 +196,7 @@ def check_pages(index: ComposedIndex, num_pages: int) -> None:
     """Raises `IndexFormatError` for a page id in use outside `[0, num_pages)`; device indices are not looked at."""
     for number, level in enumerate(index.levels):
         pages = _host_pages(level)
-        if pages is None or not pages.size or (pages.min() >= 0 and pages.max() < num_pages):
+        if pages is None or not pages.size or _largest_bits(pages) < num_pages:
             continue
         wrong = (pages < 0) | (pages >= num_pages)
         _refuse_used(wrong, index, number, pages, f"the cache has {num_pages} page(s)")
@@ -211,10 +213,18 @@ def enough_pages(index: ComposedIndex) -> int:
     for number, level in enumerate(index.levels):
         pages = _host_pages(level)
         if pages is not None and pages.size:
-            if pages.min() < 0:
+            most = _largest_bits(pages)
+            if most >> (8 * pages.itemsize - 1):
                 _refuse_used(pages < 0, index, number, pages, "expected at least 0")
-            highest = max(highest, int(pages.max()))
+                most = int(pages.max())
+            highest = max(highest, most)
     return highest + 1
+
+
+def _largest_bits(pages) -> int:
+    """The largest page id read as unsigned, as which those below 0 are past any cache: one look finds both."""
+    unsigned = pages.view(_UNSIGNED[pages.itemsize])
+    return unsigned.item(unsigned.argmax())
 
 
 def _refuse_used(wrong, index: ComposedIndex, number: int, pages, expected: str) -> None:
