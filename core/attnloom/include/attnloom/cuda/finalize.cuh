@@ -53,11 +53,9 @@ ATTNLOOM_DEVICE void store_row(void* out, int64_t at, const Row<Map>& row, bool 
   }
 }
 
-// Joins row_init, normalises, applies the scale of V and output_transform, and writes the row of O and its LSE. The row
-// lies over some lanes; all lanes of the warp come here together, each with a row, and `real` ones write.
-template <class S, class V, class Map>
-ATTNLOOM_DEVICE void write_row(const RunArgs& args, const typename V::Params& params, State state, Row<Map>& row, int token,
-                               const Site& site, bool real) {
+// Joins row_init to the state of a whole row, and tells what its O~ is multiplied by: normalised, with the scale of V.
+template <class V>
+ATTNLOOM_DEVICE float finish_state(const RunArgs& args, const typename V::Params& params, State& state, const Site& site) {
   float factor = 1.0f;
   if constexpr (V::use_softmax) {
     if constexpr (V::has_row_init) {
@@ -69,6 +67,14 @@ ATTNLOOM_DEVICE void write_row(const RunArgs& args, const typename V::Params& pa
     factor = state.d == 0.0f ? 0.0f : __fdividef(factor, state.d);
   }
   if constexpr (!V::has_value_transform) factor *= head_scale(args.v_scale, site.kv_head);
+  return factor;
+}
+
+// Multiplies O~, applies output_transform, and writes the row of O and its LSE, of a finished state. The row lies over some lanes;
+// all lanes of the warp come here together, each with a row, and `real` ones write.
+template <class S, class V, class Map>
+ATTNLOOM_DEVICE void write_finished_row(const RunArgs& args, const typename V::Params& params, const State& state, float factor,
+                                        Row<Map>& row, int token, const Site& site, bool real) {
 #pragma unroll
   for (int i = 0; i < Map::held; i++)
 #pragma unroll
@@ -77,6 +83,14 @@ ATTNLOOM_DEVICE void write_row(const RunArgs& args, const typename V::Params& pa
   store_row<S>(args.out.data, token * args.out.stride_token + site.qo_head * args.out.stride_head, row, real);
   if constexpr (V::use_softmax)
     if (real && args.lse && Map::unit(0) == 0) args.lse[token * args.lse_stride_token + site.qo_head] = log_sum_exp(state);
+}
+
+// The same of a row whose state is whole.
+template <class S, class V, class Map>
+ATTNLOOM_DEVICE void write_row(const RunArgs& args, const typename V::Params& params, State state, Row<Map>& row, int token,
+                               const Site& site, bool real) {
+  const float factor = finish_state<V>(args, params, state, site);
+  write_finished_row<S, V>(args, params, state, factor, row, token, site, real);
 }
 
 // Writes a partial row and its state to row `part` of the workspace.

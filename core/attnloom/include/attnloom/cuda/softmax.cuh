@@ -104,37 +104,51 @@ ATTNLOOM_DEVICE float bound_of(const float (&s)[N][4], int h) {
 #endif
 }
 
-// Lets m and d follow the scores whose weights will be of T.
-template <class S, class V, DType T, int M, int N, class Reading>
+// Where a row's m stands once its largest score is `top`, if weights will be of T.
+template <DType T>
+ATTNLOOM_DEVICE float moved(float before, float top, float step) {
+  const float rise = (top - before) * step;
+  if (!(rise > Span<T>::most)) return before;
+  // As long as the weights before may count, O~ is not divided by so much that nothing is left of it.
+  const bool near = rise - Span<T>::usual > kKept && rise <= kKept + Span<T>::most;
+  const float next = near ? before + kKept / step : top - Span<T>::usual / step;
+  // Of a large one the product with `step` is rounded by more than weights have powers of two: rather none than infinite.
+  const bool beyond = fmaf(top, step, -(next * step)) > Span<T>::most;
+  return beyond ? next + fabsf(next) * 2.4e-7f : next;
+}
+
+// The largest score of a row, half h of a lane's.
+template <int N, class Reading>
+ATTNLOOM_DEVICE float top_of(const float (&s)[N][4], const Reading& reading, int i, int h) {
+  float top = -inf;
+#pragma unroll
+  for (int t = 0; t < N; t++)
+#pragma unroll
+    for (int e = 2 * h; e < 2 * h + 2; e++) top = fmaxf(top, reading.logit(i, h, s[t][e], 8 * t + e % 2));
+  return quad_max(top);
+}
+
+// Lets m and d follow the scores whose weights will be of T; `First`: of rows that have seen none before.
+template <class S, class V, DType T, bool First = false, int M, int N, class Reading>
 ATTNLOOM_DEVICE Rescale<M> follow(const float (&s)[M][N][4], const Reading& reading, State16<S, V, M>& state, float step) {
-  bool some = false;
+  Rescale<M> rescale{};
+  bool some = First;
+  if constexpr (!First) {
 #pragma unroll
-  for (int i = 0; i < M; i++)
+    for (int i = 0; i < M; i++)
 #pragma unroll
-    for (int h = 0; h < 2; h++)
-      some |= (reading.bound(i, h, bound_of(s[i], h), 8 * N) - state.m[i][h]) * step > Span<T>::most;
-  Rescale<M> rescale;
-  rescale.any = __any_sync(~0u, some);
-  if (rescale.any) {
+      for (int h = 0; h < 2; h++)
+        some |= (reading.bound(i, h, bound_of(s[i], h), 8 * N) - state.m[i][h]) * step > Span<T>::most;
+    rescale.any = some = __any_sync(~0u, some);
+  }
+  if (some) {
 #pragma unroll
     for (int i = 0; i < M; i++)
 #pragma unroll
       for (int h = 0; h < 2; h++) {
-        float top = -inf;
-#pragma unroll
-        for (int t = 0; t < N; t++)
-#pragma unroll
-          for (int e = 2 * h; e < 2 * h + 2; e++) top = fmaxf(top, reading.logit(i, h, s[i][t][e], 8 * t + e % 2));
-        const float m = quad_max(top), before = state.m[i][h];
-        const float rise = (m - before) * step;
-        if (rise > Span<T>::most) {
-          // As long as the weights before may count, O~ is not divided by so much that nothing is left of it.
-          const bool near = rise - Span<T>::usual > kKept && rise <= kKept + Span<T>::most;
-          const float next = near ? before + kKept / step : m - Span<T>::usual / step;
-          // Of large m the product with `step` is rounded by more than weights have powers of two: rather none than infinite.
-          const bool beyond = fmaf(m, step, -(next * step)) > Span<T>::most;
-          state.m[i][h] = beyond ? next + fabsf(next) * 2.4e-7f : next;
-        }
+        const float before = First ? kLowest : state.m[i][h];
+        state.m[i][h] = moved<T>(before, top_of(s[i], reading, i, h), step);
+        if constexpr (First) continue;
         rescale.alpha[i][h] = exp2((before - state.m[i][h]) * step);
         state.d[i][h] *= rescale.alpha[i][h];
       }
@@ -215,13 +229,13 @@ ATTNLOOM_DEVICE void take_weights_on_curves(const float (&s)[M][N][4], const Rea
 }
 
 // The same of any products, of which it is known whether they are on their curves.
-template <class S, class V, DType T = S::T, int M, int N, class R>
+template <class S, class V, DType T = S::T, bool First = false, int M, int N, class R>
 ATTNLOOM_DEVICE Rescale<M> weigh_each(float (&s)[M][N][4], Weights<M, N>& p, State16<S, V, M>& state, Reading<V, M> reading,
                                       const Pairs<V>& pairs, const R& rows, const Units<V>& units, int first_row, int first_key,
                                       const int* noted, bool whole, bool on_curve) {
   Rescale<M> rescale{};
   score<S, V>(s, reading, pairs, rows, units, first_row, first_key, noted, whole, on_curve);
-  if constexpr (V::use_softmax) rescale = follow<S, V, T>(s, reading, state, units.step);
+  if constexpr (V::use_softmax) rescale = follow<S, V, T, First>(s, reading, state, units.step);
   take_weights<S, V, T>(s, reading, p, state, units.step);
   return rescale;
 }

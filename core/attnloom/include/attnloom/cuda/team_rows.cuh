@@ -37,6 +37,7 @@ struct TeamRows {
   static constexpr int kKeys = Tile::t_kv, kNone = Sight::kNone;
   static constexpr int kTurns = 2, kOwn = 4;  // numbered barriers of each warpgroup: its turn at the tensor cores; its threads
 
+  using Goal = typename Unit<S, V, typename Found<S, V>::R>::template Goal<1>;
   using Scores = float[1][kKeys / 8][4];
   using Operands = Weights<1, kKeys / 8>;
 
@@ -73,11 +74,13 @@ struct TeamRows {
       meet(kOwn + warpgroup(), 128);
     }
     Cursor<2> at = own(progresses).tiles;
-    if (first != kNone) multiply(state, at, first, pairs);
-    else arrive_by_warp(pipeline.queries.empty[0]);
+    Goal goal;
+    if (first != kNone) multiply(state, at, first, pairs, goal);
+    else arrive_by_warp(pipeline.queries.empty[0]), finish(state, goal);
     __syncwarp();
     if (lane_id() == 0) own(progresses).queries.passed++, own(progresses).tiles = at;
-    if (first_row() < unit.count) unit.write_fragments(state, first_row());
+    if (unit.partial()) unit.write_parts(state, first_row());
+    else if (first_row() < unit.count) unit.write_rows(state, goal);
   }
 
  private:
@@ -94,7 +97,7 @@ struct TeamRows {
   ATTNLOOM_DEVICE uint32_t values_at(int i) const { return operand_at(shared_address(v_tile(i)), VTile::block_bytes); }
 
   // Multiplies the rows with the keys of the unit, from the tile `first` back.
-  ATTNLOOM_DEVICE void multiply(State16<S, V, 1>& state, Cursor<2>& at, int first, const Pairs<V>& pairs) const {
+  ATTNLOOM_DEVICE void multiply(State16<S, V, 1>& state, Cursor<2>& at, int first, const Pairs<V>& pairs, Goal& goal) const {
     Ring<2>&keys = pipeline.keys, &values = pipeline.values;
     const Units<V> units = unit.facts.units;
     Scores s;
@@ -113,7 +116,7 @@ struct TeamRows {
     wait_products<0>();
     settle(s[0]);
     arrive_by_warp(keys.empty[at.place()]);
-    weigh_rows(s, p, state, read_tile(first, units, pairs), at, first, units, pairs, tiles.all_seen(first));
+    weigh_rows<true>(s, p, state, read_tile(first, units, pairs), at, first, units, pairs, tiles.all_seen(first));
     for (;;) {
       const Cursor<2> ahead{at.passed + 1};
       settle(p[0]);
@@ -153,12 +156,20 @@ struct TeamRows {
       arrive_by_warp(values.empty[at.place() ^ 1]);
       if (!kMadeAside<V> && stands) first_row = standing_row(0);
       if (!stands || !take_standing(first_row, standing_row(1), p, state, beyond))
-        weigh_rows(s, p, state, reading, at, tile, units, pairs, tiles.all_seen(tile)).apply(state.o);
+        weigh_rows<false>(s, p, state, reading, at, tile, units, pairs, tiles.all_seen(tile)).apply(state.o);
     }
+    finish(state, goal);
     wait_products<0>();
     settle(state.o[0]);
     arrive_by_warp(values.empty[at.place()]);
     at.passed++;
+  }
+
+  // Finds what rows need besides their O~, of which the last product may still run.
+  ATTNLOOM_DEVICE void finish(State16<S, V, 1>& state, Goal& goal) const {
+    unit.finish(state);
+    __syncwarp();
+    if (!unit.partial()) unit.aim(goal, state, first_row());
   }
 
   // Notes the curves of the warp's rows, a lane each, and tells whether all are known.
@@ -192,7 +203,8 @@ struct TeamRows {
     return true;
   }
 
-  // Scores that have come in become weights.
+  // Scores that have come in become weights: of the rows' first tile, or of another one.
+  template <bool First>
   ATTNLOOM_DEVICE Rescale<1> weigh_rows(Scores& s, Operands& p, State16<S, V, 1>& state, Reading<V, 1> reading, Cursor<2> at, int tile,
                                         const Units<V>& units, const Pairs<V>& pairs, bool all_seen) const {
     bool on_curve = false;
@@ -202,7 +214,8 @@ struct TeamRows {
                                      (!exists(1) || reading.holds(0, 1, magnitude_of(s[0], 1))));
     }
     const int* positions = noted + at.passed % kNotedTiles * kKeys;
-    return weigh_each<S, V>(s, p, state, reading, pairs, unit.rows, units, first_row(), tile * kKeys, positions, all_seen, on_curve);
+    return weigh_each<S, V, S::T, First>(s, p, state, reading, pairs, unit.rows, units, first_row(), tile * kKeys, positions, all_seen,
+                                         on_curve);
   }
 
   // s = Q K^T.

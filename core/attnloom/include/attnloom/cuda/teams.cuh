@@ -62,7 +62,7 @@ ATTNLOOM_DEVICE void compute(const RunArgs& args, const typename V::Params& para
       run_short(unit, found, memory, shared.noted, shared.places[warp_id()]);
       publish();  // or boxes might come before what this has written
     }
-    arrive(pipeline.units.empty[at_unit.place()]);
+    arrive(pipeline.units.empty[Tall::own(shared.progress).units.place()]);
     __syncwarp();
     if (lane_id() == 0) Tall::own(shared.progress).units.passed++;
     __syncwarp();

@@ -183,9 +183,11 @@ struct Unit {
     int token[M][2];  // negative: there is no such row
     Site site[M][2];  // but for the kv head
     int kv_head;
+    float factor[M][2];  // of O~
   };
+  // Finishes the states of rows that are whole.
   template <int M>
-  ATTNLOOM_DEVICE void aim(Goal<M>& goal, int first_row) const {
+  ATTNLOOM_DEVICE void aim(Goal<M>& goal, State16<S, V, M>& state, int first_row) const {
     goal.kv_head = head;
 #pragma unroll
     for (int i = 0; i < M; i++)
@@ -194,6 +196,9 @@ struct Unit {
         const int r = first_row + 16 * i + 8 * h + lane_id() / 4;
         goal.token[i][h] = r < count ? rows.token[r] : -1;
         goal.site[i][h] = rows.site(r, head);
+        State whole{state.m[i][h], state.d[i][h]};
+        goal.factor[i][h] = finish_state<V>(args, params, whole, goal.site[i][h]);
+        state.m[i][h] = whole.m, state.d[i][h] = whole.d;
       }
   }
 
@@ -225,7 +230,7 @@ struct Unit {
     each_row(state, [&](int i, int h, const State& whole, auto& row) {
       Site site = goal.site[i][h];
       site.kv_head = goal.kv_head;
-      write_row<S, V>(args, params, whole, row, goal.token[i][h], site, goal.token[i][h] >= 0);
+      write_finished_row<S, V>(args, params, whole, goal.factor[i][h], row, goal.token[i][h], site, goal.token[i][h] >= 0);
     });
   }
   // Writes partial rows to the workspace.
@@ -241,7 +246,7 @@ struct Unit {
     finish(state);
     if (partial()) return write_parts(state, first_row);
     Goal<M> goal;
-    aim(goal, first_row);
+    aim(goal, state, first_row);
     write_rows(state, goal);
   }
 };

@@ -56,7 +56,7 @@ struct WgmmaRows {
         const bool partial = unit.partial();
         if (!partial) {
           __syncwarp();  // keeps the loads of the next line from moving up, where no registers are left for them
-          unit.aim(goal, first_row(M - 1));
+          unit.aim(goal, last, first_row(M - 1));
           here = onward();
         }
         finish_products(last);
