@@ -115,6 +115,8 @@ def install_torch(python: Path) -> None:
         )
         if pip(python, "install", *attempt, check=False, quiet=False):
             return
+        if attempt is not attempts[-1]:
+            say("there is no such build here, which does no harm")
     stop("torch could not be installed; name one that can: make TORCH='torch==2.6.0' ...")
 
 

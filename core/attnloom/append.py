@@ -23,7 +23,8 @@ def append_kv(k, v, kv_cache, where, *, kv_layout: str = "NHD", k_scale=None, v_
             device are not waited for: one past the end stops the device with an error that names it.
         kv_layout: `"NHD"`, or `"HND"` where heads come before the slots of a page.
         k_scale, v_scale: what the cache's values are multiplied with when read: a number, or float32 `[1]` or
-            `[kv_heads]`. Rows are divided by it, and clamped to what the cache's dtype can hold.
+            `[kv_heads]`. Rows are divided by it. What is beyond an fp8 cache is clamped to what it can hold; beyond
+            float16 it becomes infinite, as everywhere in torch.
 
     Raises:
         RunError: shapes, dtypes or scales that do not fit, with both values.

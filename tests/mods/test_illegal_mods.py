@@ -118,6 +118,10 @@ def test_signatures():
         lower_variant(Variant.from_mods("x", mask_mod=lambda b, q, kv: q > kv))
     with pytest.raises(CompositionError, match=r"'window' that is neither .*add Param\('window', \.\.\.\) to params"):
         lower_variant(Variant.from_mods("x", mask_mod=lambda b, h, q, kv, window: q > kv))
+    with pytest.raises(
+        CompositionError, match="takes 'kv_idx' after 4 positional .*a score_mod takes score, b, h, q_idx"
+    ):
+        lower_variant(Variant.from_mods("x", mask_mod=lambda score, b, h, q_idx, kv_idx: score))
     with pytest.raises(CompositionError, match="'w' is a StaticParam; a number that the functions close over"):
         lower_variant(Variant.from_mods("x", mask_mod=lambda b, h, q, kv: q > kv, params=[StaticParam("w", int)]))
     with pytest.raises(CompositionError, match="a parameter cannot be called 'kv_len'"):

@@ -70,6 +70,11 @@ def generate(
     else:
         _print(result)
     if check and not result["check"]["passed"]:
+        if variants or stack or param:
+            typer.echo(
+                "transformers computed the model's own attention, not what --variants, --stack or --param name",
+                err=True,
+            )
         raise typer.Exit(1)
 
 

@@ -14,7 +14,13 @@ def add_parser(actions) -> None:
     """Add the subcommand to the parser of `attnloom plugins`."""
     parser = actions.add_parser("new", help="write a complete plugin package that passes its own tests")
     parser.add_argument("name", help="what users will name it: letters, digits, - and _")
-    parser.add_argument("--kind", required=True, choices=KIND_NAMES, help="what the plugin provides")
+    parser.add_argument(
+        "--kind",
+        required=True,
+        type=lambda kind: kind.replace("_", "-"),
+        choices=KIND_NAMES,
+        help="what the plugin provides",
+    )
     parser.add_argument(
         "--dir", type=Path, default=Path("."), help="where the package's folder is made (default: here)"
     )

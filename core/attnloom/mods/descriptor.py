@@ -118,6 +118,11 @@ def extra_arguments(kind: str, function: Callable, params: tuple[str, ...]) -> t
     for argument in named:
         if argument.name in params or (argument.name in SITE_ARGUMENTS and argument.default is argument.empty):
             wanted.append(argument.name)
+        elif argument.default is argument.empty and argument.name in POSITIONAL["score_mod"]:
+            raise CompositionError(
+                f"{shown} takes {argument.name!r} after {count} positional arguments ({', '.join(POSITIONAL[kind])}); "
+                f"a score_mod takes {', '.join(POSITIONAL['score_mod'])}"
+            )
         elif argument.default is argument.empty:
             known = ", ".join((*params, *SITE_ARGUMENTS))
             raise CompositionError(

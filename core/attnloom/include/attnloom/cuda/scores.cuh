@@ -85,7 +85,8 @@ struct LineReading {
 // What becomes of products of a row in the power of two of their weights, before m: x (c1 + c3 x^2 + c5 x^4 + c7 x^6) where
 // x^2 <= most, for which two terms do where x^2 <= near_most.
 struct alignas(16) RowCurve {
-  static constexpr float kError = 1e-4f;  // of a logit by two terms: less than rounding a weight to 16 bits makes of it
+  // Of a logit by two terms, and half as much again by those left out: less than rounding a weight to 16 bits makes of it.
+  static constexpr float kError = 1e-4f;
 
   float near_c1, near_c3, near_most, most;
   float c1, c3, c5, c7;
