@@ -141,17 +141,6 @@ class ComposedIndex:
 
         check_pages(self, num_pages)
 
-    def enough_pages(self) -> int:
-        """Pages of a cache that certainly has every page that a row uses: padding may count too, indices that live on
-        a device do not.
-
-        Raises:
-            IndexFormatError: a page id that a row uses is below 0; names the level, row and entry.
-        """
-        from attnloom.index_check import enough_pages
-
-        return enough_pages(self)
-
     def max_page(self) -> int:
         """The highest page id that a row uses; -1 where none is used or the indices live on a device."""
         from attnloom.index_check import max_page

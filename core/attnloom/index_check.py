@@ -198,44 +198,18 @@ def check_pages(index: ComposedIndex, num_pages: int) -> None:
         pages = _host_pages(level)
         if pages is None or not pages.size or _largest_bits(pages) < num_pages:
             continue
-        wrong = (pages < 0) | (pages >= num_pages)
-        _refuse_used(wrong, index, number, pages, f"the cache has {num_pages} page(s)")
+        wrong = ((pages < 0) | (pages >= num_pages)) & _used(index, level)
+        if (at := _first(wrong.reshape(-1))) is not None:
+            *head, entry = np.unravel_index(at, pages.shape)
+            ends = level.page_begin + page_counts(index, level)
+            row = _first((level.page_begin <= entry) & (entry < ends))
+            place = f"entry {entry} of indices" + (f" of kv head {head[0]}" if head else "")
+            raise IndexFormatError(
+                f"levels[{number}]: row {row} uses page {pages[(*head, entry)]} ({place}), "
+                f"the cache has {num_pages} page(s)"
+            )
     if index.single is not None:
         check_pages(index.single, num_pages)
-
-
-def enough_pages(index: ComposedIndex) -> int:
-    """Pages of a cache that certainly has every page of `index`: what stands in padding may count too.
-
-    Raises `IndexFormatError` for a page id in use below 0; device indices are not looked at.
-    """
-    highest = -1
-    for number, level in enumerate(index.levels):
-        pages = _host_pages(level)
-        if pages is not None and pages.size:
-            most = _largest_bits(pages)
-            if most >> (8 * pages.itemsize - 1):
-                _refuse_used(pages < 0, index, number, pages, "expected at least 0")
-                most = int(pages.max())
-            highest = max(highest, most)
-    return highest + 1
-
-
-def _largest_bits(pages) -> int:
-    """The largest page id read as unsigned, as which those below 0 are past any cache: one look finds both."""
-    unsigned = pages.view(_UNSIGNED[pages.itemsize])
-    return unsigned.item(unsigned.argmax())
-
-
-def _refuse_used(wrong, index: ComposedIndex, number: int, pages, expected: str) -> None:
-    """Raises `IndexFormatError` where a page id is `wrong` that a row of level `number` uses."""
-    level = index.levels[number]
-    if (at := _first((wrong & _used(index, level)).reshape(-1))) is not None:
-        *head, entry = np.unravel_index(at, pages.shape)
-        ends = level.page_begin + page_counts(index, level)
-        row = _first((level.page_begin <= entry) & (entry < ends))
-        place = f"entry {entry} of indices" + (f" of kv head {head[0]}" if head else "")
-        raise IndexFormatError(f"levels[{number}]: row {row} uses page {pages[(*head, entry)]} ({place}), {expected}")
 
 
 def max_page(index: ComposedIndex) -> int:
@@ -252,6 +226,12 @@ def _host_pages(level: Level):
     if not is_tensor(level.indices):
         return level.indices
     return level.indices.numpy() if level.indices.device.type == "cpu" else None
+
+
+def _largest_bits(pages) -> int:
+    """The largest page id read as unsigned, as which those below 0 are past any cache: one look finds both."""
+    unsigned = pages.view(_UNSIGNED[pages.itemsize])
+    return unsigned.item(unsigned.argmax())
 
 
 def _used(index: ComposedIndex, level: Level):

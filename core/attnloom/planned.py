@@ -49,7 +49,7 @@ class Planned:
         keys_bytes: what keys take that are transformed ahead, at the front of the workspace; 0: none are.
         use_softmax: whether the variants use a softmax, so that rows have an LSE.
         view: what the planner says of the plan.
-        enough_pages: a cache of as many holds every page of the index; others have to be looked at.
+        enough_pages: a cache of as many holds every page of the index; infinite as long as none was looked at.
     """
 
     def __init__(self, spec: AttentionSpec, engine):
@@ -68,7 +68,7 @@ class Planned:
         self.bound = None
         self._rebound: tuple | None = None
         self._pointed_to: tuple | None = None
-        self.enough_pages = 0
+        self.enough_pages: float = math.inf
         self.num_tokens = self.keys_bytes = 0
         self._ahead, self._room, self._left = None, 0, 0
         self._key_bytes = spec.num_kv_heads * spec.head_dim * DTYPE_BYTES[spec.dtype]
@@ -116,7 +116,6 @@ class Planned:
 
         Raises:
             PlanError, UnsupportedError: the batch cannot be planned.
-            IndexFormatError: a page id below 0.
         """
         self.args.params, self._pointed_to = self.bound.address, None
         self._input.range_fn = None if every_key else self._range_fn
@@ -143,7 +142,7 @@ class Planned:
         self.num_tokens = chosen.num_tokens
         if self._ahead is not None:
             self.transform_ahead(None)
-        self.enough_pages = chosen.enough_pages()
+        self.enough_pages = math.inf
 
     def transform_ahead(self, ahead, *, room: int = 0, left: int = 0) -> None:
         """Let the plan's keys be transformed by a kernel before that of attention.

@@ -109,7 +109,7 @@ class AttentionWrapper:
                 which kernels read when they run.
 
         Raises:
-            IndexFormatError: the index contradicts itself, or has a page id below 0.
+            IndexFormatError: the index contradicts itself.
             PlanError: it is larger than the declared maxima or than what a captured graph serves, or made for other
                 heads; or a graph is being captured. ParamError: wrong `params`. UnsupportedError: `kv_lens` on the cpu.
                 MemoryError, torch.OutOfMemoryError. The plan in force before stays in force.

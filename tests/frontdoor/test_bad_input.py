@@ -165,14 +165,16 @@ TABLE, PADDED = np.array([[3, -7], [0, 1]]), np.array([[3, 2], [0, -1]])
         ("tree_attention", lambda table: {"block_tables": table, "parents": [[-1], [-1]]}),
     ],
 )
-def test_page_ids_below_0_are_refused_by_the_plan(bench, planned, name, needs):
+def test_page_ids_below_0_that_a_row_uses(bench, planned, name, needs):
+    """As a cache has no such page; padding may hold them."""
     wrapper, _, q, k, v = planned
-    expected = wrapper.run(q, (k, v))
-    built = attnloom.storage_format(name).build_index([1, 1], [20, 9], 16, **needs(TABLE))
-    with pytest.raises(attnloom.IndexFormatError, match=r"row 0 uses page -7 \(entry 1 of .*\), expected at least 0"):
-        wrapper.plan(built)
-    assert torch.equal(wrapper.run(q, (k, v)), expected)
+    q, out, k, v = q[:2], torch.full_like(q[:2], 7.0), torch.zeros_like(k), torch.ones_like(v)
+    wrapper.plan(attnloom.storage_format(name).build_index([1, 1], [20, 9], 16, **needs(TABLE)))
+    with pytest.raises(attnloom.IndexFormatError, match=r"row 0 uses page -7 \(entry 1 of .*\), the cache has"):
+        wrapper.run(q, (k, v), out=out)
+    assert (out == 7.0).all()
     wrapper.plan(attnloom.storage_format(name).build_index([1, 1], [20, 9], 16, **needs(PADDED)))
+    torch.testing.assert_close(wrapper.run(q, (k, v)), torch.ones_like(out))
 
 
 def test_a_plan_larger_than_declared_leaves_the_old_one(bench, rng):

@@ -182,17 +182,6 @@ def test_page_ids_out_of_range(indices):
         heads.check_pages(7)
 
 
-def test_how_many_pages_are_enough():
-    assert index().enough_pages() == 7
-    assert index([prefix(indices=[5, 6, 99, 2, 3]), suffix()]).enough_pages() == 100, "padding counts"
-    elsewhere = torch.zeros(5, dtype=torch.int32, device="meta")
-    assert index([prefix(indices=elsewhere), suffix(indices=elsewhere)]).enough_pages() == 0
-    padded = index([prefix(indices=[5, 6, -1, -2, -3]), suffix()])
-    assert padded.enough_pages() == 7
-    with pytest.raises(IndexFormatError, match=r"levels\[0\]: row 0 uses page -1 \(entry 1 .*, expected at least 0"):
-        index([prefix(indices=[5, -1, 1, 2, 3]), suffix()]).enough_pages()
-
-
 def test_the_single_view_is_held_to_the_same_batch():
     single = index(
         [

@@ -26,7 +26,7 @@ def build_index(
 ) -> ComposedIndex:
     """The index of a batch whose keys lie in pages.
 
-    Give `block_tables`, or `kv_indptr` with `kv_indices`. Page ids are not read here: planning does.
+    Give `block_tables`, or `kv_indptr` with `kv_indices`. Page ids are not read here: `ComposedIndex.check_pages` does.
 
     Args:
         qo_lens: host integers, one a request, may be 0.
