@@ -157,8 +157,9 @@ def _params(composition, spec: AttentionSpec) -> list[dict[str, Any]]:
                 kind = "plan"
             given = "the spec" if key in spec.params else "computed" if getattr(param, "computed", None) else "default"
             rows.append({"name": key, "value": _plain(value), "set": kind, "from": given, "doc": param.doc})
-    for row in [row for row in rows if fault and repr(row["name"]) in fault] or (rows if fault else ()):
-        row["error"] = fault
+    if fault:
+        for row in [row for row in rows if repr(row["name"]) in fault] or rows:
+            row["error"] = fault
     return rows
 
 
