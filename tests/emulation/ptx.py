@@ -28,6 +28,7 @@ _INSTRUCTIONS = {
     r"cp\.async\.commit_group": "close_copies",
     r"cp\.async\.wait_group %0": "wait_copies",
     r"prefetch\.global\.L2 \[%0\]": "prefetch",
+    r"prefetch\.tensormap \[%0\]": "",
     r"atom\.add\.acq_rel\.gpu\.global\.s32 %0, \[%1\], 1": "atomic_add_one",
     r"griddepcontrol\.launch_dependents": "",
     r"griddepcontrol\.wait": "wait_for_kernel",

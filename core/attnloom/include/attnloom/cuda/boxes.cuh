@@ -18,6 +18,13 @@ struct BoxMaps {
 };
 struct NoMaps {};
 
+// Has the maps come near that will be used, by one thread: the first copy by each would wait for it.
+ATTNLOOM_DEVICE void prefetch(const TensorMap& map) { asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory"); }
+ATTNLOOM_DEVICE void prefetch(const BoxMaps& maps) {
+  if (maps.queries) prefetch(maps.q);
+  if (maps.rows > 0) prefetch(maps.k), prefetch(maps.v);
+}
+
 // That so many bytes will come in is part of this thread's arrival.
 ATTNLOOM_DEVICE void arrive_before(Barrier& barrier, int bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(&barrier)), "r"(bytes) : "memory");

@@ -11,11 +11,10 @@ struct Copiers {
   static_assert(S::copiers == 4 && !S::narrow && !V::has_key_transform && !V::has_value_transform);
   using Team = Copying<S, 2>;  // of those who find
   using Tile = Class<S, C>;
-  using KTile = typename Tile::KTile;
-  using VTile = typename Tile::VTile;
   using R = typename Found<S, V>::R;
   using Sight = typename Found<S, V>::Sight;
   using Way = cuda::Way<S, V, R>;
+  using Places = cuda::Places<S, V, C>;
   template <int Which>
   using Track = cuda::Track<S, V, C, R, Which>;
   static constexpr int kKeys = Tile::t_kv, kNone = Sight::kNone, kPieces = sizeof(Item) / 16;
@@ -33,10 +32,10 @@ struct Copiers {
   const WorkerQueue& queue;
   const int& group;
   Found<S, V>* found;  // [kFound]
-  Pipeline& pipeline;
+  Pipeline<Places::kQueries>& pipeline;
   Own& own;
-  int* noted;    // [kNotedTiles][t_kv]
-  char* memory;  // queries, two tiles of K, two of V
+  int* noted;  // [kNotedTiles][t_kv]
+  Places places;
   const BoxMaps& maps;
 
   ATTNLOOM_DEVICE void run() {
@@ -60,7 +59,7 @@ struct Copiers {
   // Finds the units of the queue one after the other, and copies the queries of each.
   ATTNLOOM_DEVICE void find_units() const {
     Cursor<kFound> at;
-    Cursor<1> at_queries;
+    Cursor<Places::kQueries> at_queries;
     if (thread_id<Team>() < kPieces) piece(own.items[0]) = piece(queue.first);
     for (int i = queue.first.q_tokens > 0 ? 0 : queue.end - queue.next + 1; queue.next + i <= queue.end; i++) {
       wait_groups<0>();
@@ -109,8 +108,9 @@ struct Copiers {
     to.whole.join(to.of[1]);
   }
 
-  ATTNLOOM_DEVICE void copy_queries(const Unit<Team, V, R>& unit, Cursor<1>& at) const {
-    Barrier& full = pipeline.queries.full[0];
+  ATTNLOOM_DEVICE void copy_queries(const Unit<Team, V, R>& unit, Cursor<Places::kQueries>& at) const {
+    Barrier& full = pipeline.queries.full[at.place()];
+    const uint32_t to = shared_address(places.queries(at.passed));
     pipeline.queries.wait_empty(at);
     at.passed++;
     if (maps.queries && index.levels[unit.item.level].row_tokens == nullptr) {
@@ -120,9 +120,9 @@ struct Copiers {
       arrive_before(full, Tile::QTile::bytes(Tile::t_q));
 #pragma unroll
       for (int block = 0; block < blocks; block++)
-        copy_box(shared_address(memory) + block * Tile::QTile::block_bytes, maps.q, 64 * block, unit.head * group, unit.item.q_begin, 0, full);
+        copy_box(to + block * Tile::QTile::block_bytes, maps.q, 64 * block, unit.head * group, unit.item.q_begin, 0, full);
     } else {
-      unit.template copy_queries<Tile>(shared_address(memory));
+      unit.template copy_queries<Tile>(to);
       close_group();
       wait_groups<0>();
       publish();
@@ -153,12 +153,17 @@ struct Copiers {
         deliver<0>(sent);
         ring.wait_empty(at);
       }
+      // All blocks begin at once: what is needed first comes first.
+      if (at.passed == 1 - Which) {
+        deliver<0>(sent);
+        pipeline.keys.wait_full({});
+      }
       if (Which == 0 && positions.listed) {
 #pragma unroll 1
         for (int row = 0; row < kKeys; row += kSlice) positions.note(track.next * kKeys + row, noted + at.passed % kNotedTiles * kKeys + row);
       }
       Barrier& full = ring.full[at.place()];
-      if (track.copy(shared_address(Which == 0 ? k_tile(at.passed) : v_tile(at.passed)), full)) {
+      if (track.copy(shared_address(Which == 0 ? places.keys(at.passed) : places.values(at.passed)), full)) {
         deliver<0>(sent);
       } else {
         close_group();
@@ -167,11 +172,6 @@ struct Copiers {
       }
     }
     deliver<0>(sent);
-  }
-
-  ATTNLOOM_DEVICE char* k_tile(uint32_t n) const { return memory + Tile::q_bytes + n % 2 * KTile::bytes(kKeys); }
-  ATTNLOOM_DEVICE char* v_tile(uint32_t n) const {
-    return memory + Tile::q_bytes + 2 * KTile::bytes(kKeys) + n % 2 * VTile::bytes(kKeys);
   }
 
   // Waits until at most Others groups after those that were sent are under way, and says that they have come in.

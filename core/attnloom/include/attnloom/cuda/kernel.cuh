@@ -49,6 +49,17 @@ constexpr AttentionKernel<S, V> kernel_alone() {
   else return kernel_of<S, V>();
 }
 
+// Bytes of memory of their blocks.
+template <class S, class V>
+constexpr int bytes_after() {
+  return block_bytes<WithKeysAhead<S>, WithoutKeyTransform<V>>();
+}
+template <class S, class V>
+constexpr int bytes_alone() {
+  if constexpr (S::copiers > 0 && V::has_key_transform) return bytes_after<S, V>();
+  else return block_bytes<S, V>();
+}
+
 template <class S>
 constexpr int ahead_bytes() {
   return kAheadWarps * S::KTile::bytes(kSlice);
@@ -58,7 +69,7 @@ constexpr int ahead_bytes() {
 template <class S, class V>
 cudaError_t find_blocks_ahead(int* blocks) {
   if constexpr (kGoesAhead<S, V>) {
-    const cudaError_t status = cudaFuncSetAttribute(kernel_after<S, V>(), cudaFuncAttributeMaxDynamicSharedMemorySize, tile_bytes<S>());
+    const cudaError_t status = cudaFuncSetAttribute(kernel_after<S, V>(), cudaFuncAttributeMaxDynamicSharedMemorySize, bytes_after<S, V>());
     if (status != cudaSuccess) return status;
     return cudaOccupancyMaxActiveBlocksPerMultiprocessor(blocks, transform_keys_kernel<S, V>, 32 * kAheadWarps, ahead_bytes<S>());
   }
@@ -77,10 +88,10 @@ Grid find_grid(int device) {
   int now = 0, processors = 0, blocks = 0, ahead = 0, major = 0;
   const auto ok = [&grid](cudaError_t e) { return grid.status == 0 ? (grid.status = e) == cudaSuccess : false; };
   if (!ok(cudaGetDevice(&now)) || !ok(cudaSetDevice(device))) return grid;
-  if (ok(cudaFuncSetAttribute(kernel_alone<S, V>(), cudaFuncAttributeMaxDynamicSharedMemorySize, tile_bytes<S>())) &&
+  if (ok(cudaFuncSetAttribute(kernel_alone<S, V>(), cudaFuncAttributeMaxDynamicSharedMemorySize, bytes_alone<S, V>())) &&
       ok(find_blocks_ahead<S, V>(&ahead)) && ok(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device)) &&
       ok(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device)) &&
-      ok(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel_alone<S, V>(), S::all_threads, tile_bytes<S>()))) {
+      ok(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel_alone<S, V>(), S::all_threads, bytes_alone<S, V>()))) {
     if (blocks == 0) grid.status = cudaErrorLaunchOutOfResources;
     grid.attention = processors * blocks;
     grid.ahead = processors * ahead;
@@ -134,12 +145,12 @@ cudaError_t launch_attention(const RunArgs& args, const typename V::Params& para
       if (status != cudaSuccess) return status;
       RunArgs after = args;
       after.k = {args.keys_ahead, 0, S::head_dim, 0};
-      return launch(kernel_after<S, V>(), args.num_workers, S::all_threads, tile_bytes<S>(), stream, grid.overlaps, after, params,
+      return launch(kernel_after<S, V>(), args.num_workers, S::all_threads, bytes_after<S, V>(), stream, grid.overlaps, after, params,
                     maps_for<S>(args));
     }
   }
   if (S::copiers > 0 && V::has_key_transform) return cudaErrorInvalidValue;
-  return launch(kernel_alone<S, V>(), args.num_workers, S::all_threads, tile_bytes<S>(), stream, false, args, params,
+  return launch(kernel_alone<S, V>(), args.num_workers, S::all_threads, bytes_alone<S, V>(), stream, false, args, params,
                 maps_for<S>(args));
 }
 

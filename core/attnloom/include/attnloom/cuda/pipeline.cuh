@@ -35,17 +35,39 @@ constexpr int kFound = 3;
 // Tiles whose listed positions are kept: some rows may weigh one when others wait for the next but one.
 constexpr int kNotedTiles = 4;
 
+// Where the tiles of units of many rows lie in a block's memory: queries, keys, values, by how many came before.
+template <class S, class V, int C>
+struct Places {
+  using Tile = Class<S, C>;
+
+  // A unit's queries come in while those before are used, where found units and the rest of static memory leave room for both.
+  static constexpr int kShared = 227 * 1024, kRest = 12 * 1024;
+  static constexpr int kQueries = Tile::bytes + Tile::q_bytes + kFound * sizeof(Found<S, V>) + kRest <= kShared ? 2 : 1;
+  static constexpr int bytes = Tile::bytes + (kQueries - 1) * Tile::q_bytes;
+
+  char* memory;
+
+  ATTNLOOM_DEVICE char* queries(uint32_t n) const { return memory + n % kQueries * Tile::q_bytes; }
+  ATTNLOOM_DEVICE char* keys(uint32_t n) const { return memory + kQueries * Tile::q_bytes + n % 2 * kKeyBytes; }
+  ATTNLOOM_DEVICE char* values(uint32_t n) const { return memory + kQueries * Tile::q_bytes + 2 * kKeyBytes + n % 2 * kValueBytes; }
+
+ private:
+  static constexpr int kKeyBytes = Tile::KTile::bytes(Tile::t_kv), kValueBytes = Tile::VTile::bytes(Tile::t_kv);
+};
+
 // How far a warp that computes has come: it stands in shared memory, for want of registers.
+template <int Queries>
 struct Progress {
   Cursor<kFound> units;
-  Cursor<1> queries;
+  Cursor<Queries> queries;
   Cursor<2> tiles;
 };
 
 // Who waits for whom.
+template <int Queries>
 struct Pipeline {
   Ring<kFound> units;
-  Ring<1> queries;
+  Ring<Queries> queries;
   Ring<2> keys, values;
 
   // Of so many warps that compute. Two find units, which a warp that copies keys and one that copies values read too.

@@ -40,12 +40,14 @@ struct TeamRows {
   using Goal = typename Unit<S, V, typename Found<S, V>::R>::template Goal<1>;
   using Scores = float[1][kKeys / 8][4];
   using Operands = Weights<1, kKeys / 8>;
+  using Places = cuda::Places<S, V, C>;
+  using Progress = cuda::Progress<Places::kQueries>;
 
   const Unit<S, V, typename Found<S, V>::R>& unit;
   const Found<S, V>& found;
-  Pipeline& pipeline;
-  const int* noted;      // [kNotedTiles][t_kv] listed positions
-  char* memory;          // queries, two tiles of K, two of V
+  Pipeline<Places::kQueries>& pipeline;
+  const int* noted;  // [kNotedTiles][t_kv] listed positions
+  Places places;
   Progress* progresses;  // of the warps
   RowCurve* curves;      // [t_q] of the unit's rows, where they may have some
 
@@ -60,7 +62,8 @@ struct TeamRows {
     if (warpgroup() == 1) give_turn();
   }
 
-  ATTNLOOM_DEVICE void run() {
+  // Runs the unit, and tells whether its rows are partial.
+  ATTNLOOM_DEVICE bool run() {
     const Positions positions{unit.index, unit.item, unit.facts.listed};
     const Pairs<V> pairs{unit.params, unit.item, positions, unit.head, unit.facts.masked, unit.facts.by_position};
     State16<S, V, 1> state;
@@ -69,48 +72,54 @@ struct TeamRows {
     const int first = found.whole.template last_tile<kKeys>();
     pipeline.queries.wait_full(own(progresses).queries);
     if constexpr (V::has_query_transform) {
-      unit.template transform_queries<Tile>(memory);
+      unit.template transform_queries<Tile>(queries());
       publish();
       meet(kOwn + warpgroup(), 128);
     }
     Cursor<2> at = own(progresses).tiles;
     Goal goal;
-    if (first != kNone) multiply(state, at, first, pairs, goal);
-    else arrive_by_warp(pipeline.queries.empty[0]), finish(state, goal);
+    bool partial;
+    if (first != kNone) {
+      partial = multiply(state, at, first, pairs, goal);
+    } else {
+      give_queries_back();
+      partial = finish(state, goal);
+    }
     __syncwarp();
     if (lane_id() == 0) own(progresses).queries.passed++, own(progresses).tiles = at;
-    if (unit.partial()) unit.write_parts(state, first_row());
-    else if (first_row() < unit.count) unit.write_rows(state, goal);
+    if (partial) unit.write_parts(state, first_row());
+    else unit.write_rows(state, goal);
+    return partial;
   }
 
  private:
   static ATTNLOOM_DEVICE void wait_turn() { meet(kTurns + warpgroup(), S::threads); }
   static ATTNLOOM_DEVICE void give_turn() { pass(kTurns + (warpgroup() ^ 1), S::threads); }
 
-  ATTNLOOM_DEVICE const char* k_tile(int i) const { return memory + Tile::q_bytes + i * KTile::bytes(kKeys); }
-  ATTNLOOM_DEVICE const char* v_tile(int i) const { return k_tile(2) + i * VTile::bytes(kKeys); }
+  ATTNLOOM_DEVICE char* queries() const { return places.queries(own(progresses).queries.passed); }
+  ATTNLOOM_DEVICE void give_queries_back() const { arrive_by_warp(pipeline.queries.empty[own(progresses).queries.place()]); }
 
-  ATTNLOOM_DEVICE uint32_t queries() const {
-    return operand_at(shared_address(memory) + 64 * warpgroup() * QTile::row_bytes, QTile::block_bytes);
+  ATTNLOOM_DEVICE uint32_t queries_at() const {
+    return operand_at(shared_address(queries()) + 64 * warpgroup() * QTile::row_bytes, QTile::block_bytes);
   }
-  ATTNLOOM_DEVICE uint32_t keys_at(int i) const { return operand_at(shared_address(k_tile(i)), KTile::block_bytes); }
-  ATTNLOOM_DEVICE uint32_t values_at(int i) const { return operand_at(shared_address(v_tile(i)), VTile::block_bytes); }
+  ATTNLOOM_DEVICE uint32_t keys_at(int i) const { return operand_at(shared_address(places.keys(i)), KTile::block_bytes); }
+  ATTNLOOM_DEVICE uint32_t values_at(int i) const { return operand_at(shared_address(places.values(i)), VTile::block_bytes); }
 
-  // Multiplies the rows with the keys of the unit, from the tile `first` back.
-  ATTNLOOM_DEVICE void multiply(State16<S, V, 1>& state, Cursor<2>& at, int first, const Pairs<V>& pairs, Goal& goal) const {
+  // Multiplies the rows with the keys of the unit, from the tile `first` back, and finishes them.
+  ATTNLOOM_DEVICE bool multiply(State16<S, V, 1>& state, Cursor<2>& at, int first, const Pairs<V>& pairs, Goal& goal) const {
     Ring<2>&keys = pipeline.keys, &values = pipeline.values;
     const Units<V> units = unit.facts.units;
     Scores s;
     Operands p;
+    const uint32_t q_at = queries_at();
     keys.wait_full(at);
     begin_products();
-    ask_scores(s, Operand(queries()), Operand(keys_at(at.place())));
+    ask_scores(s, Operand(q_at), Operand(keys_at(at.place())));
     close_products();
     // Not all there is to a key is its product where a tile is `apart`.
     bool beyond = false, apart = pairs.masked || units.scaled || (V::linear_in_distance && unit.facts.listed);
     if constexpr (V::may_curve) apart |= !describe_curves(pairs, units);
     const Tiles<Sight, kKeys> tiles{found.whole, found.of[warpgroup()], apart};
-    const uint32_t q_at = queries();
     uint32_t k_at = keys_at(at.place() ^ 1), v_at = values_at(at.place());
     int next = tiles.before(first);
     wait_products<0>();
@@ -125,7 +134,7 @@ struct TeamRows {
       }
       const Operand q(q_at), k(k_at), v(v_at);
       if (next == kNone) {
-        arrive_by_warp(pipeline.queries.empty[0]);
+        give_queries_back();
         begin_products();
         ask_values(state, p, v);
         close_products();
@@ -158,18 +167,21 @@ struct TeamRows {
       if (!stands || !take_standing(first_row, standing_row(1), p, state, beyond))
         weigh_rows<false>(s, p, state, reading, at, tile, units, pairs, tiles.all_seen(tile)).apply(state.o);
     }
-    finish(state, goal);
+    const bool partial = finish(state, goal);
     wait_products<0>();
     settle(state.o[0]);
     arrive_by_warp(values.empty[at.place()]);
     at.passed++;
+    return partial;
   }
 
-  // Finds what rows need besides their O~, of which the last product may still run.
-  ATTNLOOM_DEVICE void finish(State16<S, V, 1>& state, Goal& goal) const {
+  // Finds what rows need besides their O~, of which the last product may still run, and tells whether they are partial.
+  ATTNLOOM_DEVICE bool finish(State16<S, V, 1>& state, Goal& goal) const {
     unit.finish(state);
     __syncwarp();
-    if (!unit.partial()) unit.aim(goal, state, first_row());
+    const bool partial = unit.partial();
+    if (!partial) unit.aim(goal, state, first_row());
+    return partial;
   }
 
   // Notes the curves of the warp's rows, a lane each, and tells whether all are known.
