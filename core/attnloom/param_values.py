@@ -147,6 +147,10 @@ def _check(member, check, spec, known: Mapping[str, Any]) -> None:
     """Let the plugin's code look at values together."""
     try:
         resolve_code(check)(spec, dict(known))
+    except ParamError as error:
+        if member.alias == normalize_name(member.variant.name):
+            raise
+        raise ParamError(f"{member.alias!r}, which is {member.variant.name!r}: {error}") from error
     except (AttnloomError, KeyboardInterrupt):
         raise
     except BaseException as error:

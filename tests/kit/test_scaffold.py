@@ -222,3 +222,10 @@ def test_an_installed_plugin_is_checked_by_name(capsys, monkeypatch):
     assert main(["plugins", "check", "attnloom-soft-cap", "--json", "--only", "descriptor"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert [(one["kind"], one["name"]) for one in report["checked"]] == [("variant", "soft_cap")]
+
+
+def test_checks_by_a_part_of_their_names(capsys, monkeypatch):
+    monkeypatch.setenv("ATTNLOOM_CONFIG", "")
+    assert main(["plugins", "check", "soft_cap", "--json", "--only", "descript", "--only", "metadata"]) == 0
+    (report,) = json.loads(capsys.readouterr().out)["checked"]
+    assert {one["check"] for one in report["checks"]} == {"descriptor", "metadata"}

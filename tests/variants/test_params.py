@@ -2,6 +2,7 @@
 
 import ctypes
 
+import attrs
 import numpy as np
 import pytest
 import torch
@@ -246,3 +247,20 @@ def test_a_static_value_is_held_to_the_spec_before_there_is_any_text(plugins, sp
 @pytest.mark.parametrize("value", [10**400, -(10**400), 2**200])
 def test_integers_that_no_float_holds(composition, value):
     assert f"integer of {value.bit_length()} bits" in refusal(composition, need=value)
+
+
+def test_a_check_tells_which_alias_it_is_of(plugins, spec):
+    for name, alias in ("soft_cap", ""), ("soft_cap", "'other', which is 'soft_cap': "):
+        variant = f"other={name}" if alias else name
+        key = "other.cap" if alias else "soft_cap.cap"
+        with pytest.raises(ParamError, match=f"^{alias}soft_cap.cap must be positive, got -1.0"):
+            compose([variant], spec=spec, plugins=plugins).resolve({key: -1.0})
+
+
+@pytest.mark.parametrize("given", [{}, {"rope.rotary_dim": 5}, {"rope.partial": 0.2}])
+def test_rope_tells_whence_an_odd_number_of_elements_is(plugins, spec, given):
+    spec = attrs.evolve(spec, head_dim=15)
+    got = given.get("rope.rotary_dim", int(15 * given.get("rope.partial", 1.0)))
+    with pytest.raises(ParamError, match=f"even and at most head_dim 15, got {got}") as fault:
+        compose(["rope"], spec=spec, plugins=plugins, params=given)
+    assert ("rope.partial of" in str(fault.value)) == ("rope.rotary_dim" not in given)

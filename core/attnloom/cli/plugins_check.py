@@ -29,7 +29,8 @@ def add_parser(actions) -> None:
     """Add the subcommand to the parser of `attnloom plugins`."""
     parser = actions.add_parser("check", help="hold a plugin to the conformance kit, and report")
     parser.add_argument("target", help="an installed plugin, distribution or contribution, or a project's folder")
-    parser.add_argument("--only", action="append", default=[], metavar="CHECK", help="run this check only (repeatable)")
+    only = "run this check only, or those with this in their names (repeatable)"
+    parser.add_argument("--only", action="append", default=[], metavar="CHECK", help=only)
     parser.add_argument("--json", action="store_true", help="as JSON")
 
 
@@ -54,7 +55,11 @@ def run(options: argparse.Namespace) -> int:
 
 
 def wanted(only: list[str], kinds: set[str]) -> tuple[str, ...]:
-    """The names of checks as suites have them. Raises `UnknownNameError` for one that no suite of `kinds` has."""
+    """The names of checks as suites have them: those that are `only`, else those with it in their names.
+
+    Raises:
+        UnknownNameError: no suite of `kinds` has one.
+    """
     if not only:
         return ()
     import attnloom.testing
@@ -62,11 +67,13 @@ def wanted(only: list[str], kinds: set[str]) -> tuple[str, ...]:
 
     suites = [getattr(attnloom.testing, SUITES[kind]) for kind in sorted(kinds)]
     known = list(dict.fromkeys(name.removeprefix("test_") for suite in suites for name in checks_of(suite)))
-    names = tuple(name.replace(" ", "_").replace("-", "_") for name in only)
-    for name in names:
-        if name not in known:
+    names = []
+    for name in (name.replace(" ", "_").replace("-", "_") for name in only):
+        found = [name] if name in known else [one for one in known if name in one]
+        if not found:
             raise UnknownNameError(f"no check {name!r}{did_you_mean(name, known)} (there are: {', '.join(known)})")
-    return names
+        names += found
+    return tuple(names)
 
 
 @frozen

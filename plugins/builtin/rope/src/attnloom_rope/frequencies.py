@@ -43,7 +43,8 @@ def check_rotary_dim(spec, params) -> None:
     """Raise `ParamError` where the elements that rotate are no pairs, or more than a row has."""
     dim = params["rotary_dim"]
     if dim < 0 or dim % 2 or dim > spec.head_dim:
-        raise ParamError(f"rope.rotary_dim must be even and at most head_dim {spec.head_dim}, got {dim}")
+        whence = f", head_dim * rope.partial of {params['partial']}" if dim == rotary_dim(spec, params) else ""
+        raise ParamError(f"rope.rotary_dim must be even and at most head_dim {spec.head_dim}, got {dim}{whence}")
 
 
 def check(spec, params) -> None:
