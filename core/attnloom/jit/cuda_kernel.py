@@ -133,7 +133,8 @@ class KernelConfig(TileClasses):
 
     @property
     def shared_bytes(self) -> int:
-        """Bytes of shared memory that the tiles of a block take."""
+        """Bytes of shared memory that the tiles of a block take; beside warps that copy, without a second place for
+        queries, which kernels have where their variant leaves room for it."""
         return self._bytes(self.stages)
 
     @property
