@@ -20,7 +20,7 @@ struct Copiers {
   static constexpr int kKeys = Tile::t_kv, kNone = Sight::kNone, kPieces = sizeof(Item) / 16;
 
   // What only those have who find units.
-  struct Own {
+  struct alignas(16) Own {
     Item items[2];             // the one whose units are found, and the next
     Sight seen[Tile::t_q / 32];  // by rows that a warp describes
   };
@@ -152,11 +152,6 @@ struct Copiers {
       if (!__all_sync(~0u, ring.is_empty(at))) {
         deliver<0>(sent);
         ring.wait_empty(at);
-      }
-      // All blocks begin at once: what is needed first comes first.
-      if (at.passed == 1 - Which) {
-        deliver<0>(sent);
-        pipeline.keys.wait_full({});
       }
       if (Which == 0 && positions.listed) {
 #pragma unroll 1
