@@ -67,6 +67,12 @@ def test_dense_keys(bench, rng, kernel, page_size, starts):
     bench.check(wrapper, index, index, bench.tensors(rng, wrapper.spec, index, pages))
 
 
+def test_units_without_keys(bench, rng):
+    """More of them in a row than queries have places: each gives its own back."""
+    wrapper = bench.wrapper("teams", num_workers=1)
+    bench.check(wrapper, *bench.batch(rng, wrapper.spec, [(33, 0)] * 4 + [(40, 200), (64, 0)]))
+
+
 def test_shared_prefixes(bench, radix_index, rng):
     wrapper = bench.wrapper("teams")
     index, pages = radix_index(rng, [(0, 70, 200)] * 3 + [(1, 5, 90), (2, 133, 140)], roots=(20, 6, 0))

@@ -116,6 +116,7 @@ struct Copiers {
     if (maps.queries && index.levels[unit.item.level].row_tokens == nullptr) {
       constexpr int blocks = (Tile::QTile::pieces + 7) / 8;
       if (warp_of<Team>() > 0) return arrive_by_warp(full);
+      __syncwarp();  // or a lane that still looks whether the place is empty could miss that: it is filled and emptied again
       if (lane_id() > 0) return;
       arrive_before(full, Tile::QTile::bytes(Tile::t_q));
 #pragma unroll
