@@ -90,10 +90,10 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
 
 #define EMULATION_EXPORT extern "C" __attribute__((visibility("default"), used))
 
-// What the runs to come are: the seed of their order, what they may read, which instruction does nothing (or null).
-// Of the last kernel's blocks.
+// Bytes of dynamic shared memory that a block of the last kernel had.
 EMULATION_EXPORT inline int emulation_dynamic_bytes() { return emulation::dynamic_bytes; }
 
+// What the runs to come are: the seed of their order, what they may read, which instruction does nothing (or null).
 EMULATION_EXPORT inline void emulation_prepare(unsigned seed, const emulation::Region* regions, int count,
                                                const char* ignored) {
   emulation::dice.state = seed;

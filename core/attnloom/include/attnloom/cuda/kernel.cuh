@@ -49,7 +49,7 @@ constexpr AttentionKernel<S, V> kernel_alone() {
   else return kernel_of<S, V>();
 }
 
-// Bytes of memory of their blocks.
+// Bytes of dynamic shared memory of their blocks.
 template <class S, class V>
 constexpr int bytes_after() {
   return block_bytes<WithKeysAhead<S>, WithoutKeyTransform<V>>();

@@ -40,8 +40,9 @@ template <class S, class V, int C>
 struct Places {
   using Tile = Class<S, C>;
 
-  // A unit's queries come in while those before are used, where found units and the rest of static memory leave room for both.
+  // Bytes of shared memory that a block of Hopper may have, and that static memory besides found units takes at most.
   static constexpr int kShared = 227 * 1024, kRest = 12 * 1024;
+  // A unit's queries come in while those before are used, where there is room for both.
   static constexpr int kQueries = Tile::bytes + Tile::q_bytes + kFound * sizeof(Found<S, V>) + kRest <= kShared ? 2 : 1;
   static constexpr int bytes = Tile::bytes + (kQueries - 1) * Tile::q_bytes;
 

@@ -25,7 +25,7 @@ struct SharedByTeams {
   int noted[S::larger(S::warps * S::stages * S::slices * kSlice, kNotedTiles * S::max_t_kv)];
 };
 
-// Of a block's memory, which tiles take.
+// Bytes of dynamic shared memory of a block: what its tiles take.
 template <class S, class V>
 constexpr int block_bytes() {
   if constexpr (S::copiers > 0) return S::larger(tile_bytes<S>(), Places<S, V, kTallClass<S>>::bytes);
