@@ -73,6 +73,14 @@ def test_units_without_keys(bench, rng):
     bench.check(wrapper, *bench.batch(rng, wrapper.spec, [(33, 0)] * 4 + [(40, 200), (64, 0)]))
 
 
+def test_split_units(bench, rng):
+    """Whoever writes the last part of a unit's rows merges them."""
+    wrapper = bench.wrapper("teams")
+    bench.check(wrapper, *bench.batch(rng, wrapper.spec, [(64, 700)]))
+    plan = wrapper._plan.view.decode()
+    assert plan.fused_merge and all(item.tile_class == 1 and item.part_row >= 0 for item in plan.items)
+
+
 def test_shared_prefixes(bench, radix_index, rng):
     wrapper = bench.wrapper("teams")
     index, pages = radix_index(rng, [(0, 70, 200)] * 3 + [(1, 5, 90), (2, 133, 140)], roots=(20, 6, 0))
